@@ -402,6 +402,9 @@ type StopRequest struct {
 	Fence      uint64   `json:"fence"`
 	Mode       StopMode `json:"mode"`
 	GraceMs    int      `json:"graceMs,omitempty"` // 0: the grace the seat was spawned with
+	// Keep ends the seat and proves it, but leaves its records in place, so that the host can make
+	// the exit durable before a second Reap without Keep removes them.
+	Keep bool `json:"keep,omitempty"`
 }
 
 // ReapOutcome says what Reap found.
