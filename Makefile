@@ -1,0 +1,81 @@
+# cotal-host. On a fresh machine with Go and git, two commands do everything:
+#
+#   make run     build, and serve from a scratch workspace
+#   make test    install what the tests need, then run them all
+#
+# Everything that is built goes to ./bin; everything that is cached goes to ./.cache or to the
+# user's cache directory. Tools are pinned in .ci/tools.mod and need no installation.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+VERSION ?= 0.1.0
+COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+TOOL    := go tool -modfile=.ci/tools.mod
+
+# Where `make run` serves from. It is kept between runs, so seats that were left running are found again.
+ROOT ?= $(CURDIR)/.cache/run
+
+# make test PKG=./host/... RUN=TestName narrows; make bench BENCH=Spawn COUNT=10 too.
+PKG     ?= ./...
+RUN     ?=
+BENCH   ?= .
+COUNT   ?= 6
+FUZZTIME ?= 60s
+
+.PHONY: build run workspace test test-tools test-long check bench proto trace clean help
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build every binary into ./bin and write bin/plugins.toml with their digests
+	@mkdir -p bin
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	bin/cotal-host bundle bin
+
+workspace:
+	@mkdir -p '$(ROOT)/.cotal/agents'
+	@for f in docs/examples/agents/*.md; do \
+	  [ -e "$(ROOT)/.cotal/agents/$${f##*/}" ] || cp "$$f" '$(ROOT)/.cotal/agents/'; \
+	done
+	@echo 'workspace: $(ROOT)'
+	@command -v opencode >/dev/null || \
+	  echo 'opencode is not installed; the sample persona "opencode" needs it: npm install -g opencode-ai@1.18.33'
+
+run: build workspace ## build, and serve from a scratch workspace (ROOT=dir chooses another)
+	@exec bin/cotal-host serve --open --root '$(ROOT)'
+
+test-tools:
+	@.ci/need test
+	@if [ -d test/agents/cmd/fetch-agents ]; then go run ./test/agents/cmd/fetch-agents; fi
+
+# The tests start the binaries of ./bin, which were built as they are shipped; the race detector
+# watches everything that runs inside the test processes.
+test: build test-tools ## install what the tests need, vet, and run every test with the race detector
+	go vet $(PKG)
+	COTAL_TEST_BIN='$(CURDIR)/bin' CGO_ENABLED=1 $(TOOL) gotestsum --format standard-quiet \
+	  --post-run-command .ci/counts -- \
+	  -race -shuffle=on -timeout 12m $(if $(RUN),-run '$(RUN)') $(PKG)
+
+test-long: build test-tools ## fuzz every parser for FUZZTIME each, soak, and the whole crash matrix
+	.ci/fuzz $(FUZZTIME)
+	$(MAKE) proto
+	COTAL_LONG=1 COTAL_TEST_BIN='$(CURDIR)/bin' CGO_ENABLED=1 $(TOOL) gotestsum --format standard-quiet \
+	  --post-run-command .ci/counts -- -race -shuffle=on -timeout 120m $(PKG)
+
+check: ## formatting, vet for Linux and macOS, linters, known vulnerabilities, layout rules, trace
+	.ci/check
+
+bench: build ## benchmarks, one package at a time; BENCH=regexp COUNT=n; compared with the last run
+	BENCH='$(BENCH)' COUNT='$(COUNT)' .ci/bench
+
+proto: ## generate the plugin contract's code, lint it and compare it with the breaking-change baseline
+	.ci/proto
+
+trace: ## which rows of the behaviour catalogue have a proof (ARGS=-v lists them all)
+	@go run ./test/trace $(ARGS)
+
+clean: ## remove what was built and the scratch workspace's build caches, never a workspace
+	rm -rf bin .cache/bench
