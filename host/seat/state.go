@@ -1,0 +1,67 @@
+// Package seat holds the seats of one host: one actor per seat, the state machine every actor
+// follows, names, capacity, the spawn saga, stop, input and recovery.
+//
+// Every transition goes through Next and is durable in the journal before it is shown to anyone.
+//
+// Lock order: Set.mu only; it is never held over I/O, and actors never call back into the Set while
+// a Set method waits for them.
+package seat
+
+import "fmt"
+
+// State is what the host knows of one seat.
+type State string
+
+// States. Only Ended frees the name.
+const (
+	Starting State = "starting" // accepted; the saga runs; nothing of the agent has executed
+	Prepared State = "prepared" // custody exists and its handle is durable; nothing has executed
+	Running  State = "running"
+	Stopping State = "stopping" // an end was asked for and is not yet proved
+	Exited   State = "exited"   // the end is proved and recorded; leftovers are being removed
+	Unknown  State = "unknown"  // no verdict: the name stays held, nothing is assumed
+	Ended    State = "ended"    // nothing of the seat is left; the row stays for ps
+)
+
+// Event is a fact that moves a seat.
+type Event string
+
+// Events.
+const (
+	EvPrepared    Event = "prepared"     // the runtime prepared the seat
+	EvRunning     Event = "running"      // the runtime says the agent runs
+	EvStop        Event = "stop"         // somebody asked for the end
+	EvExited      Event = "exited"       // the runtime proved the end
+	EvUnknown     Event = "unknown"      // the runtime gave no verdict
+	EvStartFailed Event = "start-failed" // the saga failed and everything it made is undone
+	EvReaped      Event = "reaped"       // nothing of the seat is left
+)
+
+// transitions is the whole state machine. An event missing in a row is refused.
+var transitions = map[State]map[Event]State{
+	Starting: {EvPrepared: Prepared, EvRunning: Running, EvStop: Stopping, EvExited: Exited, EvUnknown: Unknown, EvStartFailed: Ended},
+	Prepared: {EvPrepared: Prepared, EvRunning: Running, EvStop: Stopping, EvExited: Exited, EvUnknown: Unknown, EvStartFailed: Ended},
+	Running:  {EvRunning: Running, EvStop: Stopping, EvExited: Exited, EvUnknown: Unknown},
+	// A seat that is being stopped may still be seen prepared or running; that does not undo the stop.
+	Stopping: {EvPrepared: Stopping, EvRunning: Stopping, EvStop: Stopping, EvExited: Exited, EvUnknown: Stopping, EvStartFailed: Ended},
+	Unknown:  {EvPrepared: Prepared, EvRunning: Running, EvStop: Stopping, EvExited: Exited, EvUnknown: Unknown},
+	// The first exit wins: a second one, or a stop that comes late, changes nothing.
+	Exited: {EvExited: Exited, EvStop: Exited, EvUnknown: Exited, EvReaped: Ended},
+	Ended:  {EvStop: Ended, EvReaped: Ended, EvExited: Ended},
+}
+
+// Next returns the state that follows from ev, or an error when ev cannot happen in s.
+func Next(s State, ev Event) (State, error) {
+	to, ok := transitions[s][ev]
+	if !ok {
+		return s, fmt.Errorf("seat is %s: event %s cannot happen", s, ev)
+	}
+	return to, nil
+}
+
+// Live reports whether a seat in this state may have a process, and so holds its name and counts
+// against the ceiling.
+func (s State) Live() bool { return s != Ended }
+
+// Accepts reports whether input may be typed into a seat in this state.
+func (s State) Accepts() bool { return s == Running }
