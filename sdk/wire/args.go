@@ -1,0 +1,140 @@
+package wire
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"unicode/utf8"
+)
+
+// MaxText is the largest text of input, in bytes.
+const MaxText = 65536
+
+// DecodeArgs decodes command arguments into dst, a pointer to a struct. Absent arguments are the
+// empty object. It refuses with bad-request, not-executed, naming the field: unknown fields at
+// any depth, names in another case, duplicates, wrong types, and, when dst has a method
+// Check() error, what that refuses.
+func DecodeArgs(raw json.RawMessage, dst any) *Error {
+	if len(raw) == 0 {
+		raw = json.RawMessage("{}")
+	}
+	n, err := parseJSON(raw)
+	if err != nil {
+		return Refuse(CodeBadRequest, "args: %s", err)
+	}
+	if n.kind != kindObject {
+		return Refuse(CodeBadRequest, "args: is %s, not an object", n.kind)
+	}
+	if err := unknownField(&n, reflect.TypeOf(dst), ""); err != nil {
+		return Refuse(CodeBadRequest, "args: %s", err)
+	}
+	if err := json.Unmarshal(raw, dst); err != nil {
+		var te *json.UnmarshalTypeError
+		if errors.As(err, &te) && te.Field != "" {
+			return Refuse(CodeBadRequest, "args: %s is %s, not %s", te.Field, te.Value, typeWord(te.Type))
+		}
+		return Refuse(CodeBadRequest, "args: %s", err)
+	}
+	if c, ok := dst.(interface{ Check() error }); ok {
+		if err := c.Check(); err != nil {
+			return Refuse(CodeBadRequest, "args: %s", err)
+		}
+	}
+	return nil
+}
+
+func typeWord(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "a boolean"
+	case reflect.Map, reflect.Struct:
+		return "an object"
+	case reflect.Slice:
+		return "an array"
+	default:
+		return "a number (" + t.String() + ")"
+	}
+}
+
+var rawMessage = reflect.TypeFor[json.RawMessage]()
+
+// unknownField walks a value beside the type it is for and names the first member that has no field.
+func unknownField(n *node, t reflect.Type, path string) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case t == rawMessage:
+		return nil
+	case t.Kind() == reflect.Struct && n.kind == kindObject:
+		for i := range n.members {
+			m := &n.members[i]
+			ft, ok := fieldType(t, m.name)
+			if !ok {
+				return &FieldError{path + m.name, "is not an argument of this command"}
+			}
+			if err := unknownField(&m.value, ft, path+m.name+"."); err != nil {
+				return err
+			}
+		}
+	case t.Kind() == reflect.Slice && n.kind == kindArray:
+		for i := range n.items {
+			if err := unknownField(&n.items[i], t.Elem(), fmt.Sprintf("%s%d.", path, i)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func fieldType(t reflect.Type, name string) (reflect.Type, bool) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if tag == "" {
+			tag = f.Name
+		}
+		if f.IsExported() && tag == name && tag != "-" {
+			return f.Type, true
+		}
+	}
+	return nil, false
+}
+
+// Check refuses an empty name.
+func (a *NameArgs) Check() error { return needName("name", a.Name) }
+
+// Check refuses a spawn without a persona reference.
+func (a *SpawnArgs) Check() error { return needName("name", a.Name) }
+
+// Check refuses a goal id that breaks its grammar.
+func (a *GoalResultArgs) Check() error {
+	if !ValidID(a.GoalID) {
+		return &FieldError{"goalId", tokenProblem(a.GoalID, whyID)}
+	}
+	return nil
+}
+
+// Check refuses an empty text and one over MaxText bytes.
+func (a *InputArgs) Check() error {
+	switch {
+	case a.Text == "":
+		return &FieldError{"text", "is missing or empty"}
+	case len(a.Text) > MaxText:
+		return &FieldError{"text", fmt.Sprintf("is %d bytes, more than %d", len(a.Text), MaxText)}
+	case !utf8.ValidString(a.Text):
+		return &FieldError{"text", "is not UTF-8"}
+	}
+	return nil
+}
+
+func needName(field, v string) error {
+	if v == "" {
+		return &FieldError{field, "is missing or empty"}
+	}
+	return nil
+}
