@@ -1,0 +1,95 @@
+package harness
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// BinEnv names a directory of binaries that are already built. `make test` sets it to ./bin, so that
+// what is tested is what is shipped.
+const BinEnv = "COTAL_TEST_BIN"
+
+var build struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// Bin returns the directory that holds every binary and plugins.toml. Without COTAL_TEST_BIN it is
+// built once per test process into the user's cache directory; the test processes of several
+// packages take turns.
+func Bin(t testing.TB) string {
+	t.Helper()
+	build.once.Do(func() { build.dir, build.err = buildAll() })
+	if build.err != nil {
+		t.Fatalf("build binaries: %v", build.err)
+	}
+	return build.dir
+}
+
+// ModuleDir returns the directory of go.mod, found upwards from the working directory.
+func ModuleDir() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("find working directory: %w", err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("find go.mod: none in any directory above")
+		}
+		dir = parent
+	}
+}
+
+func buildAll() (string, error) {
+	if dir := os.Getenv(BinEnv); dir != "" {
+		if _, err := os.Stat(filepath.Join(dir, "cotal-host")); err != nil {
+			return "", fmt.Errorf("%s: %w", BinEnv, err)
+		}
+		return dir, nil
+	}
+	mod, err := ModuleDir()
+	if err != nil {
+		return "", err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find cache directory: %w", err)
+	}
+	sum := sha256.Sum256([]byte(mod))
+	dir := filepath.Join(cache, "cotal-host-test", hex.EncodeToString(sum[:6]))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("create build directory: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return "", fmt.Errorf("open build lock: %w", err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", fmt.Errorf("take build lock: %w", err)
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false",
+		"-ldflags", "-s -w -X main.version=0.1.0 -X main.commit=test", "-o", dir+"/", "./cmd/...")
+	cmd.Dir = mod
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build ./cmd/...: %w\n%s", err, out)
+	}
+	if out, err := exec.Command(filepath.Join(dir, "cotal-host"), "bundle", dir).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("cotal-host bundle: %w\n%s", err, out)
+	}
+	return dir, nil
+}
