@@ -1,0 +1,201 @@
+package seat
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stat is what /proc/<pid>/stat says of a process.
+type Stat struct {
+	Comm       string
+	State      byte // 'Z' and 'X' are dead
+	PPID       int
+	StartTicks uint64
+}
+
+// bootID cannot change while a process runs, so it is read once.
+var bootID = sync.OnceValues(func() (string, error) {
+	p, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(p)), err
+})
+
+// ReadProc reads /proc/<pid>/stat. Errors: ErrProcessGone when there is no such process.
+func ReadProc(pid int) (Stat, error) {
+	// A small stack buffer and raw calls: this runs once per process of the machine in a tree walk.
+	var buf [1024]byte
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		var n int
+		n, err = unix.Read(fd, buf[:])
+		_ = unix.Close(fd)
+		if err == nil {
+			return parseStat(string(buf[:n]))
+		}
+	}
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+		return Stat{}, ErrProcessGone
+	}
+	return Stat{}, errors.New("read /proc/" + strconv.Itoa(pid) + "/stat: " + err.Error())
+}
+
+// parseStat takes the command between the first "(" and the last ")": it may hold both, and spaces.
+func parseStat(s string) (Stat, error) {
+	open, end := strings.IndexByte(s, '('), strings.LastIndexByte(s, ')')
+	if open < 0 || end < open {
+		return Stat{}, errors.New("parse stat: no command")
+	}
+	f := strings.Fields(s[end+1:])
+	if len(f) < 20 || len(f[0]) != 1 {
+		return Stat{}, errors.New("parse stat: too few fields")
+	}
+	ppid, err := strconv.Atoi(f[1])
+	if err != nil {
+		return Stat{}, errors.New("parse stat: parent is not a number")
+	}
+	ticks, err := strconv.ParseUint(f[19], 10, 64)
+	if err != nil {
+		return Stat{}, errors.New("parse stat: start time is not a number")
+	}
+	return Stat{Comm: s[open+1 : end], State: f[0][0], PPID: ppid, StartTicks: ticks}, nil
+}
+
+// SelfIdentity identifies this process.
+func SelfIdentity() (Identity, error) { return IdentityOf(os.Getpid()) }
+
+// IdentityOf identifies the process that has this number now.
+// Errors: ErrProcessGone when there is none.
+func IdentityOf(pid int) (Identity, error) {
+	boot, err := bootID()
+	if err != nil {
+		return Identity{}, errors.New("read boot id: " + err.Error())
+	}
+	st, err := ReadProc(pid)
+	if err != nil {
+		return Identity{}, err
+	}
+	return Identity{PID: pid, StartTicks: st.StartTicks, BootID: boot}, nil
+}
+
+// Check says whether exactly this process lives, and why it thinks so. A zombie is dead, and so is
+// everything of another boot. What cannot be read is Unknown.
+func Check(id Identity) (Liveness, string) {
+	if id.PID <= 0 || id.StartTicks == 0 || id.BootID == "" {
+		return Unknown, "identity is incomplete"
+	}
+	boot, err := bootID()
+	if err != nil {
+		return Unknown, "boot id unreadable: " + err.Error()
+	}
+	if boot != id.BootID {
+		return Dead, "the machine has booted since"
+	}
+	st, err := ReadProc(id.PID)
+	switch {
+	case errors.Is(err, ErrProcessGone):
+		// With hidepid a foreign process is invisible, not absent: signal 0 tells them apart.
+		if e := unix.Kill(id.PID, 0); e == nil || errors.Is(e, unix.EPERM) {
+			return Unknown, "process " + strconv.Itoa(id.PID) + " exists but cannot be read"
+		}
+		return Dead, "no process " + strconv.Itoa(id.PID)
+	case err != nil:
+		return Unknown, err.Error()
+	case st.StartTicks != id.StartTicks:
+		return Dead, "process number " + strconv.Itoa(id.PID) + " was reused"
+	case st.State == 'Z' || st.State == 'X':
+		return Dead, "process " + strconv.Itoa(id.PID) + " is a zombie"
+	}
+	return Alive, "process " + strconv.Itoa(id.PID) + " has the recorded start time"
+}
+
+// SignalExact sends sig to exactly this process: it takes a pidfd, proves the identity while holding
+// it, and signals through it, so that a reused number is never hit.
+// Errors: ErrProcessGone when it is proven dead.
+func SignalExact(id Identity, sig syscall.Signal) error {
+	fd, err := unix.PidfdOpen(id.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return ErrProcessGone
+	}
+	if err != nil {
+		return errors.New("open pidfd of " + strconv.Itoa(id.PID) + ": " + err.Error())
+	}
+	defer func() { _ = unix.Close(fd) }()
+	switch live, why := Check(id); live {
+	case Dead:
+		return ErrProcessGone
+	case Unknown:
+		return errors.New("prove identity of " + strconv.Itoa(id.PID) + ": " + why)
+	}
+	if err := unix.PidfdSendSignal(fd, sig, nil, 0); errors.Is(err, unix.ESRCH) {
+		return ErrProcessGone
+	} else if err != nil {
+		return errors.New("signal " + strconv.Itoa(id.PID) + ": " + err.Error())
+	}
+	return nil
+}
+
+// FindByNonce lists processes of this user whose environment holds COTAL_SEAT_NONCE=nonce, this
+// process excepted. A program can erase its environment: absence here proves nothing.
+func FindByNonce(nonce string) ([]Proc, error) {
+	boot, err := bootID()
+	if err != nil {
+		return nil, errors.New("read boot id: " + err.Error())
+	}
+	pids, err := Processes()
+	if err != nil {
+		return nil, err
+	}
+	want := NonceVar + "=" + nonce + "\x00"
+	self := os.Getpid()
+	var found []Proc
+	for _, pid := range pids {
+		if pid == self {
+			continue
+		}
+		env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+		if err != nil { // another user's, or gone
+			continue
+		}
+		s := "\x00" + string(env) + "\x00"
+		if !strings.Contains(s, "\x00"+want) {
+			continue
+		}
+		st, err := ReadProc(pid)
+		if err != nil || st.State == 'Z' || st.State == 'X' {
+			continue
+		}
+		found = append(found, Proc{
+			Identity: Identity{PID: pid, StartTicks: st.StartTicks, BootID: boot},
+			PPID:     st.PPID,
+			Comm:     st.Comm,
+		})
+	}
+	return found, nil
+}
+
+// Processes lists the numbers of all processes visible in /proc.
+func Processes() ([]int, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, errors.New("list /proc: " + err.Error())
+	}
+	pids := make([]int, 0, len(names))
+	for _, n := range names {
+		if n[0] >= '1' && n[0] <= '9' {
+			if pid, err := strconv.Atoi(n); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids, nil
+}
