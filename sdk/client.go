@@ -1,0 +1,230 @@
+package sdk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk/internal/pb"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// Client is the host's side of one plugin connection. Authors of plugins do not need it.
+//
+// Every error of its methods is a *Error, or wraps context.DeadlineExceeded or context.Canceled. A
+// connection that ended gives ErrPluginDown with OutcomeUnknown. A call whose context has no
+// deadline gets one: 60 s, and 5 minutes for Reap.
+type Client struct {
+	base      pb.PluginServiceClient
+	connector pb.ConnectorServiceClient
+	runtime   pb.RuntimeServiceClient
+}
+
+// NewClient wraps an established connection. The connection stays the caller's.
+func NewClient(conn grpc.ClientConnInterface) *Client {
+	return &Client{
+		base:      pb.NewPluginServiceClient(conn),
+		connector: pb.NewConnectorServiceClient(conn),
+		runtime:   pb.NewRuntimeServiceClient(conn),
+	}
+}
+
+// Describe asks the plugin what it is.
+func (c *Client) Describe(ctx context.Context) (Info, error) {
+	p, err := unary(ctx, "Describe", defaultDeadline, &pb.DescribeRequest{}, c.base.Describe)
+	if err != nil {
+		return Info{}, err
+	}
+	return infoFromPB(p), nil
+}
+
+// Configure hands the plugin its configuration. Errors: ErrInvalid, naming the key.
+func (c *Client) Configure(ctx context.Context, cfg PluginConfig) error {
+	_, err := unary(ctx, "Configure", defaultDeadline, &pb.ConfigureRequest{
+		ConfigJson: cfg.Config, BundleDir: cfg.BundleDir, StateDir: cfg.StateDir,
+		SeatRoot: cfg.SeatRoot, SocketDir: cfg.SocketDir,
+	}, c.base.Configure)
+	return err
+}
+
+// Connector returns the connector at the other end. Whether there is one is what Describe says.
+func (c *Client) Connector() Connector { return &connectorClient{rpc: c.connector} }
+
+// RuntimeClient is what a runtime can do, optional abilities included. Without the capability they
+// answer ErrUnsupported.
+type RuntimeClient interface {
+	Runtime
+	Watcher
+	Lister
+}
+
+// Runtime returns the runtime at the other end. Whether there is one, and which of its optional
+// abilities it has, is what Describe says.
+func (c *Client) Runtime() RuntimeClient { return &runtimeClient{rpc: c.runtime} }
+
+// unary makes one call: deadline, size check, error conversion.
+func unary[Req proto.Message, Resp any](ctx context.Context, method string, deadline time.Duration, req Req,
+	call func(context.Context, Req, ...grpc.CallOption) (Resp, error),
+) (Resp, error) {
+	var none Resp
+	if n := proto.Size(req); n > MaxMessageBytes {
+		return none, Errorf(ErrTooLarge, "%s: the request has %d bytes, the limit is %d", method, n, MaxMessageBytes)
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, deadline)
+		defer cancel()
+	}
+	resp, err := call(ctx, req, grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes))
+	if err != nil {
+		return none, fromStatus(method, err)
+	}
+	return resp, nil
+}
+
+type connectorClient struct{ rpc pb.ConnectorServiceClient }
+
+func (c *connectorClient) BuildLaunch(ctx context.Context, req LaunchRequest) (LaunchSpec, error) {
+	p, err := launchRequestToPB(req)
+	if err != nil {
+		return LaunchSpec{}, err
+	}
+	resp, err := unary(ctx, "BuildLaunch", defaultDeadline, p, c.rpc.BuildLaunch)
+	if err != nil {
+		return LaunchSpec{}, err
+	}
+	return specFromPB(resp.GetSpec()), nil
+}
+
+func (c *connectorClient) ListModels(ctx context.Context, q ModelQuery) (ModelCatalog, error) {
+	resp, err := unary(ctx, "ListModels", defaultDeadline, &pb.ListModelsRequest{
+		Refresh: q.Refresh, BaseEnv: q.BaseEnv, Binaries: q.Binaries,
+	}, c.rpc.ListModels)
+	if err != nil {
+		return ModelCatalog{}, err
+	}
+	return catalogFromPB(resp), nil
+}
+
+func (c *connectorClient) Reap(ctx context.Context, req LeftoverRequest) (ReapReport, error) {
+	p, err := leftoverToPB(req)
+	if err != nil {
+		return ReapReport{}, err
+	}
+	resp, err := unary(ctx, "Reap", defaultReapDeadline, p, c.rpc.ReapLeftovers)
+	if err != nil {
+		return ReapReport{}, err
+	}
+	return reportFromPB(resp.GetReport())
+}
+
+type runtimeClient struct{ rpc pb.RuntimeServiceClient }
+
+func (c *runtimeClient) Spawn(ctx context.Context, req SpawnRequest) (Handle, error) {
+	resp, err := unary(ctx, "Spawn", defaultDeadline, &pb.SpawnRequest{
+		SeatId: req.SeatID, Nonce: req.Nonce, Fence: req.Fence, Owner: ownerToPB(req.Owner),
+		Launch: specToPB(req.Launch), Cwd: req.Cwd, Rows: uint32(req.Rows), Cols: uint32(req.Cols),
+		StopGraceMs: u32(req.StopGraceMs), FormJson: req.Form,
+	}, c.rpc.Spawn)
+	if err != nil {
+		return Handle{}, err
+	}
+	return handleFromPB(resp.GetHandle()), nil
+}
+
+func (c *runtimeClient) Adopt(ctx context.Context, req AdoptRequest) (SeatStatus, error) {
+	resp, err := unary(ctx, "Adopt", defaultDeadline, &pb.AdoptRequest{
+		SeatId: req.SeatID, InstanceId: req.InstanceID, Handle: handleToPB(req.Handle),
+		Nonce: req.Nonce, Fence: req.Fence, Commit: req.Commit,
+	}, c.rpc.Adopt)
+	if err != nil {
+		return SeatStatus{}, err
+	}
+	return statusFromPB(resp.GetStatus()), nil
+}
+
+func (c *runtimeClient) Attach(ctx context.Context, req AttachRequest) (AttachTarget, error) {
+	resp, err := unary(ctx, "Attach", defaultDeadline, &pb.AttachRequest{
+		SeatId: req.SeatID, InstanceId: req.InstanceID, Handle: handleToPB(req.Handle),
+	}, c.rpc.Attach)
+	if err != nil {
+		return AttachTarget{}, err
+	}
+	t := AttachTarget{Argv: resp.GetArgv()}
+	if s := resp.GetSeat(); s != nil {
+		t.Seat = &SeatEndpoint{Socket: s.GetSocket(), Token: s.GetToken()}
+	}
+	if (t.Seat == nil) == (len(t.Argv) == 0) {
+		return AttachTarget{}, &Error{
+			Code: ErrInternal, Outcome: OutcomeNotExecuted,
+			Detail: "Attach: the runtime must answer exactly one of a seat socket and an argv",
+		}
+	}
+	return t, nil
+}
+
+func (c *runtimeClient) Reap(ctx context.Context, req StopRequest) (ReapReport, error) {
+	resp, err := unary(ctx, "Reap", defaultReapDeadline, &pb.ReapRequest{
+		SeatId: req.SeatID, InstanceId: req.InstanceID, Handle: handleToPB(req.Handle), Nonce: req.Nonce,
+		Fence: req.Fence, Mode: stopModeToPB(req.Mode), GraceMs: u32(req.GraceMs),
+	}, c.rpc.Reap)
+	if err != nil {
+		return ReapReport{}, err
+	}
+	return reportFromPB(resp.GetReport())
+}
+
+func (c *runtimeClient) Watch(ctx context.Context, req WatchRequest, emit func(SeatStatus) error) error {
+	// Without it an emit that fails would leave the stream, and the plugin's watcher, running.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.rpc.Watch(ctx, &pb.WatchRequest{
+		SeatId: req.SeatID, InstanceId: req.InstanceID, Handle: handleToPB(req.Handle), Fence: req.Fence,
+	}, grpc.MaxCallRecvMsgSize(MaxMessageBytes))
+	if err != nil {
+		return fromStatus("Watch", err)
+	}
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fromStatus("Watch", err)
+		}
+		if err := emit(statusFromPB(m.GetStatus())); err != nil {
+			return fmt.Errorf("handle seat status: %w", err)
+		}
+	}
+}
+
+func (c *runtimeClient) List(ctx context.Context, req ListRequest) ([]SeatListing, error) {
+	var cancel context.CancelFunc
+	if _, ok := ctx.Deadline(); ok {
+		ctx, cancel = context.WithCancel(ctx)
+	} else {
+		ctx, cancel = context.WithTimeout(ctx, defaultDeadline)
+	}
+	defer cancel()
+	stream, err := c.rpc.List(ctx, &pb.ListRequest{InstanceId: req.InstanceID}, grpc.MaxCallRecvMsgSize(MaxMessageBytes))
+	if err != nil {
+		return nil, fromStatus("List", err)
+	}
+	var out []SeatListing
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			// Part of a list is no list: a host would take what is missing for gone.
+			return nil, fromStatus("List", err)
+		}
+		for _, s := range m.GetSeats() {
+			out = append(out, listingFromPB(s))
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package sdk
+
+import "time"
+
+// MaxMessageBytes is the limit of one message on the plugin connection, in both directions and on
+// both sides. 4 MiB is gRPC's own default for receiving; stating it for sending too turns a reply
+// that the peer would drop into ErrTooLarge where it was made. List is streamed in batches, so the
+// number of seats is not limited by it.
+const MaxMessageBytes = 4 << 20
+
+// MaxHandleState bounds Handle.State, which the host keeps in its journal.
+const MaxHandleState = 16 << 10
+
+const (
+	// listBatchBytes leaves room for one more listing below MaxMessageBytes.
+	listBatchBytes = 1 << 20
+
+	// maxDetailBytes bounds the text of an error: it travels in HTTP/2 headers.
+	maxDetailBytes = 8 << 10
+
+	// defaultDeadline is what a call gets that arrives without one: longer than anything a correct
+	// host asks for, so that only a forgotten deadline ever meets it.
+	defaultDeadline = 60 * time.Second
+
+	// defaultReapDeadline is longer because a stop ladder waits for the grace of the seat.
+	defaultReapDeadline = 5 * time.Minute
+
+	// drainTimeout is how long calls in flight may take once the process was asked to end.
+	drainTimeout = 1500 * time.Millisecond
+
+	// exitTimeout ends the process whatever else happens: a plugin is gone 2 s after its host.
+	exitTimeout = 1900 * time.Millisecond
+)
