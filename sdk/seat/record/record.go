@@ -103,6 +103,42 @@ type Exit struct {
 	Last      string    `json:"last,omitempty"`
 }
 
+// Evidence of an exit that the seat could not record itself: the runtime writes these.
+const (
+	EvidenceCustodyLost = "custody-lost" // the custody process was killed
+	EvidenceRebooted    = "rebooted"     // the machine booted since
+)
+
+// WriteExit writes dir/exit.json (0600), whole and synced with its directory, unless there is one.
+func WriteExit(dir string, x Exit) error {
+	x.Version = Version
+	p, err := json.Marshal(x)
+	if err != nil {
+		return fmt.Errorf("encode exit record: %w", err)
+	}
+	f, err := os.CreateTemp(dir, ".exit-*")
+	if err != nil {
+		return fmt.Errorf("write exit record: %w", err)
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(append(p, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("write exit record: %w", err)
+	}
+	// A link, not a rename: the first record of an end stays.
+	if err := os.Link(f.Name(), filepath.Join(dir, ExitFile)); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("write exit record: %w", err)
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync exit record: %w", err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("sync exit record: %w", err)
+	}
+	return nil
+}
+
 // Killed is one process the seat ended after the agent. It converts to and from sdk.Killed.
 type Killed struct {
 	PID     int    `json:"pid"`
@@ -222,6 +258,7 @@ func ParseExit(p []byte) (Exit, error) {
 	}
 	switch x.Evidence {
 	case seat.EvidenceReaped, seat.EvidenceUncommitted, seat.EvidenceExecFailed:
+	case EvidenceCustodyLost, EvidenceRebooted:
 	default:
 		return Exit{}, field("evidence", fmt.Sprintf("%q is not known", x.Evidence))
 	}
