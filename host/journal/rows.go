@@ -1,0 +1,199 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// Bounds of a row. A row that could not be written back must not be readable either, so both
+// directions check them.
+const (
+	MaxRow = 256 << 10 // bytes of JSON
+	MaxKey = 512       // bytes of a seat id or goal id
+)
+
+// RowState is where a seat stands for the journal.
+type RowState string
+
+// States of a seat row.
+const (
+	StateIntent   RowState = "intent"   // identity minted and recorded, nothing may exist yet
+	StatePrepared RowState = "prepared" // the runtime's handle is recorded, nothing executed
+	StateRunning  RowState = "running"
+	StateStopping RowState = "stopping" // a stop was asked and is not proved
+	StateExited   RowState = "exited"
+	StateFailed   RowState = "failed" // never ran; Cause says why
+	StateUnknown  RowState = "unknown"
+)
+
+// Ended reports whether the seat will never run again.
+func (s RowState) Ended() bool { return s == StateExited || s == StateFailed }
+
+func (s RowState) valid() bool {
+	switch s {
+	case StateIntent, StatePrepared, StateRunning, StateStopping, StateExited, StateFailed, StateUnknown:
+		return true
+	}
+	return false
+}
+
+// SeatRow is what only this machine can know of one seat. It holds no secret: the seat's token and
+// the launch's credentials stay in the seat directory.
+type SeatRow struct {
+	SeatID        string          `json:"seatId"` // custody id; the key
+	UID           string          `json:"uid"`
+	Alias         string          `json:"alias"`
+	Principal     string          `json:"principal"`
+	Nonce         string          `json:"nonce"`
+	RequestID     string          `json:"requestId,omitempty"`
+	Fingerprint   string          `json:"fingerprint,omitempty"`
+	Caller        string          `json:"caller,omitempty"`
+	Persona       string          `json:"persona,omitempty"`
+	Agent         string          `json:"agent,omitempty"`
+	Runtime       string          `json:"runtime,omitempty"`
+	Role          string          `json:"role,omitempty"`
+	Model         string          `json:"model,omitempty"`
+	Variant       string          `json:"variant,omitempty"`
+	Cwd           string          `json:"cwd,omitempty"`
+	Form          json.RawMessage `json:"form,omitempty"`
+	Grace         int             `json:"graceMs,omitempty"`     // milliseconds
+	ReadinessMs   int             `json:"readinessMs,omitempty"` // milliseconds
+	State         RowState        `json:"state"`
+	Handle        sdk.Handle      `json:"handle,omitzero"`
+	Created       time.Time       `json:"created,omitzero"`
+	Started       time.Time       `json:"started,omitzero"`
+	Ended         time.Time       `json:"ended,omitzero"`
+	Fence         uint64          `json:"fence,omitempty"` // epoch of the host that spawned it
+	Exit          *sdk.Exit       `json:"exit,omitempty"`
+	Cause         string          `json:"cause,omitempty"`
+	Reason        string          `json:"reason,omitempty"`
+	Reaped        bool            `json:"reaped,omitempty"` // its end is proved and nothing of it is left
+	LaunchOptions map[string]any  `json:"launchOptions,omitempty"`
+	Step          string          `json:"step,omitempty"` // last saga step: "<name>" intended, "<name>+" done
+}
+
+// GoalRow is one accepted action. Result is nil until its one terminal.
+type GoalRow struct {
+	ID          string           `json:"id"` // caller-qualified; the key
+	Fingerprint string           `json:"fingerprint,omitempty"`
+	Acceptance  wire.Acceptance  `json:"acceptance"`
+	SeatID      string           `json:"seatId,omitempty"`
+	Deadline    time.Time        `json:"deadline,omitzero"`
+	Result      *wire.GoalResult `json:"result,omitempty"`
+	Accepted    time.Time        `json:"accepted,omitzero"`
+	Settled     time.Time        `json:"settled,omitzero"`
+}
+
+// RowError is a row that cannot be read. It is not an absent row.
+type RowError struct {
+	Bucket, Key string
+	Err         error
+}
+
+// Error names the row.
+func (e *RowError) Error() string { return fmt.Sprintf("row %s/%q: %v", e.Bucket, e.Key, e.Err) }
+
+// Unwrap returns the cause.
+func (e *RowError) Unwrap() error { return e.Err }
+
+func checkKey(key string) error {
+	if key == "" || len(key) > MaxKey {
+		return fmt.Errorf("key of %d bytes, must be 1..%d", len(key), MaxKey)
+	}
+	return nil
+}
+
+func encodeRow(v any) ([]byte, error) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) > MaxRow {
+		return nil, fmt.Errorf("%d bytes, a row has at most %d", len(raw), MaxRow)
+	}
+	return raw, nil
+}
+
+// decodeRow is strict: the schema number says which fields there are, so a field that is not known
+// means damage.
+func decodeRow(raw []byte, v any) error {
+	if len(raw) > MaxRow {
+		return fmt.Errorf("%d bytes, a row has at most %d", len(raw), MaxRow)
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return errors.New("something follows the JSON value")
+	}
+	return nil
+}
+
+func encodeSeat(r SeatRow) ([]byte, error) {
+	if err := checkKey(r.SeatID); err != nil {
+		return nil, fmt.Errorf("seatId: %w", err)
+	}
+	if !r.State.valid() {
+		return nil, fmt.Errorf("state: %q is not a state", r.State)
+	}
+	return encodeRow(r)
+}
+
+func decodeSeat(key, raw []byte) (SeatRow, error) {
+	var r SeatRow
+	err := decodeRow(raw, &r)
+	switch {
+	case err != nil:
+	case r.SeatID != string(key):
+		err = fmt.Errorf("seatId: %q is not its key", r.SeatID)
+	case !r.State.valid():
+		err = fmt.Errorf("state: %q is not a state", r.State)
+	}
+	if err != nil {
+		return SeatRow{}, &RowError{Bucket: "seats", Key: string(key), Err: err}
+	}
+	return r, nil
+}
+
+func encodeGoal(r GoalRow) ([]byte, error) {
+	if err := checkKey(r.ID); err != nil {
+		return nil, fmt.Errorf("id: %w", err)
+	}
+	if r.Result != nil && !terminal(r.Result.State) {
+		return nil, fmt.Errorf("result: %q is not a terminal", r.Result.State)
+	}
+	return encodeRow(r)
+}
+
+func decodeGoal(key, raw []byte) (GoalRow, error) {
+	var r GoalRow
+	err := decodeRow(raw, &r)
+	switch {
+	case err != nil:
+	case r.ID != string(key):
+		err = fmt.Errorf("id: %q is not its key", r.ID)
+	case r.Result != nil && !terminal(r.Result.State):
+		err = fmt.Errorf("result: %q is not a terminal", r.Result.State)
+	}
+	if err != nil {
+		return GoalRow{}, &RowError{Bucket: "goals", Key: string(key), Err: err}
+	}
+	return r, nil
+}
+
+func terminal(state string) bool {
+	switch state {
+	case wire.GoalSucceeded, wire.GoalFailed, wire.GoalCancelled, wire.GoalExpired, wire.GoalUncertain:
+		return true
+	}
+	return false
+}
