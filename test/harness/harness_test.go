@@ -104,6 +104,7 @@ func TestAssertNothingLeft_CanFail(t *testing.T) {
 	p := &probe{TB: t}
 	w := newWorld(p, "")
 	w.AllowOrphans("there is no host here")
+	w.leftoverWait = 0
 	defer func() {
 		for _, f := range p.cleanups {
 			f()

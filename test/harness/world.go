@@ -28,6 +28,8 @@ type World struct {
 	env     map[string]string
 	hosts   []*Host
 	orphans string // why an orphan check is left out
+
+	leftoverWait time.Duration // how long the last processes may take to be gone
 }
 
 // New makes a world and registers its end: see the orphan check in the package text.
@@ -45,6 +47,7 @@ func newWorld(t testing.TB, bin string) *World {
 	w := &World{
 		Dir: dir, Root: filepath.Join(dir, "ws"), SeatRoot: filepath.Join(dir, "seats"),
 		RuntimeDir: filepath.Join(dir, "run"), Home: filepath.Join(dir, "home"), Bin: bin, t: t,
+		leftoverWait: 5 * time.Second,
 	}
 	for _, d := range []string{w.Root, w.SeatRoot, w.RuntimeDir, w.Home} {
 		if err := os.Mkdir(d, 0o700); err != nil {
@@ -210,7 +213,7 @@ func (w *World) Leftovers() []string {
 // directory, no socket.
 func (w *World) AssertNothingLeft() {
 	w.t.Helper()
-	if ok, left := Poll(5*time.Second, func() (bool, string) {
+	if ok, left := Poll(w.leftoverWait, func() (bool, string) {
 		l := w.Leftovers()
 		return len(l) == 0, strings.Join(l, "\n  ")
 	}); !ok {
