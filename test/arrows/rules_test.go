@@ -22,7 +22,7 @@ type pkg struct {
 // layers says what the packages below a top directory may import of ours. "own" stands for the same
 // second-level directory: a connector may import its own packages and no other connector.
 var layers = map[string][]string{
-	"cmd":        {"host", "plugins", "sdk", "connectors", "runtimes", "own"},
+	"cmd":        {"cmd", "host", "plugins", "sdk", "connectors", "runtimes"},
 	"host":       {"host", "plugins", "sdk"},
 	"plugins":    {"plugins", "sdk"},
 	"sdk":        {"sdk"},
