@@ -1,0 +1,129 @@
+// Package config reads .cotal/config.toml, what the operator of one workspace has decided.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/BurntSushi/toml"
+)
+
+// DefaultMaxSeats bounds how many seats one host runs when nothing is configured: each is a whole
+// agent program.
+const DefaultMaxSeats = 64
+
+// maxMaxSeats is the largest ceiling that is accepted.
+const maxMaxSeats = 4096
+
+// maxSize bounds the file, in bytes.
+const maxSize = 256 << 10
+
+// Config is the content of config.toml, defaults applied.
+type Config struct {
+	Path         string   // of the file, whether it exists or not
+	MaxSeats     int      // 1..4096
+	DefaultAgent string   // connector of a spawn for which nobody names one; empty: the built-in
+	SpawnEnv     []string // [spawn] env: names of host variables every agent gets
+}
+
+// file is the shape on disk.
+type file struct {
+	MaxSeats     *int   `toml:"maxSeats"`
+	DefaultAgent string `toml:"defaultAgent"`
+	Spawn        struct {
+		Env []string `toml:"env"`
+	} `toml:"spawn"`
+}
+
+// Path returns where the configuration of a workspace is.
+func Path(root string) string { return filepath.Join(root, ".cotal", "config.toml") }
+
+// Load reads the configuration of a workspace. A missing file gives the defaults. Every error names
+// the file, the line or key, and what is expected; an unknown key is an error.
+func Load(root string) (Config, error) {
+	path := Path(root)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Config{Path: path, MaxSeats: DefaultMaxSeats}, nil
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("read configuration: %w", err)
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return Config{}, fmt.Errorf("%s: is not a plain file", path)
+	}
+	raw, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	if err != nil {
+		return Config{}, fmt.Errorf("read configuration: %w", err)
+	}
+	if len(raw) > maxSize {
+		return Config{}, fmt.Errorf("%s: is larger than %d KiB", path, maxSize>>10)
+	}
+	return Parse(path, raw)
+}
+
+// Parse reads the text of a config.toml.
+func Parse(path string, raw []byte) (Config, error) {
+	var in file
+	md, err := toml.Decode(string(raw), &in)
+	if err != nil {
+		var pe toml.ParseError
+		if errors.As(err, &pe) {
+			return Config{}, fmt.Errorf("%s: line %d: %s", path, pe.Position.Line, pe.Message)
+		}
+		return Config{}, fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "toml: "))
+	}
+	if unknown := md.Undecoded(); len(unknown) > 0 {
+		return Config{}, fmt.Errorf("%s: %s is not a known key; there are maxSeats, defaultAgent and [spawn] env", path, unknown[0])
+	}
+	out := Config{Path: path, MaxSeats: DefaultMaxSeats, DefaultAgent: in.DefaultAgent, SpawnEnv: in.Spawn.Env}
+	if in.MaxSeats != nil {
+		if out.MaxSeats = *in.MaxSeats; out.MaxSeats < 1 || out.MaxSeats > maxMaxSeats {
+			return Config{}, fmt.Errorf("%s: maxSeats: %d is not within 1..%d", path, out.MaxSeats, maxMaxSeats)
+		}
+	}
+	if a := out.DefaultAgent; md.IsDefined("defaultAgent") && !connectorName(a) {
+		return Config{}, fmt.Errorf("%s: defaultAgent: %q is not the name of a connector", path, a)
+	}
+	for _, n := range out.SpawnEnv {
+		if err := checkEnvName(n); err != nil {
+			return Config{}, fmt.Errorf("%s: spawn.env: %w", path, err)
+		}
+	}
+	return out, nil
+}
+
+func connectorName(s string) bool {
+	if s == "" || len(s) > 31 || s[0] < 'a' || s[0] > 'z' {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+func checkEnvName(n string) error {
+	ok := n != "" && (n[0] < '0' || n[0] > '9')
+	for i := 0; ok && i < len(n); i++ {
+		c := n[i]
+		ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_'
+	}
+	if !ok {
+		return fmt.Errorf("%q is not the name of a variable", n)
+	}
+	// Said here, because the launch drops it without a word.
+	if strings.HasPrefix(strings.ToUpper(n), "COTAL_") {
+		return fmt.Errorf("%s cannot be handed on: COTAL_ names are the host's own, and those an agent may have it gets anyway", n)
+	}
+	return nil
+}
