@@ -1,0 +1,220 @@
+// Package bus is the host's connection to its mesh: the server side of the endpoint rails and the
+// publishing of events. With sdk/mesh and host/broker it is the only importer of NATS packages.
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/nats-io/nats.go"
+
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// Errors of Connect.
+var (
+	// ErrUnreachable: no server answered at the URL.
+	ErrUnreachable = errors.New("mesh server is unreachable")
+	// ErrRefused: the server refused the credentials.
+	ErrRefused = errors.New("mesh server refused the credentials")
+)
+
+const (
+	connectTimeout = 5 * time.Second
+	// reconnectMin and reconnectMax bound the wait between attempts to reach a lost server. The
+	// attempts never end: seats do not need the broker to live, so the host has all the time.
+	reconnectMin  = 50 * time.Millisecond
+	reconnectMax  = 5 * time.Second
+	flushTimeout  = 2 * time.Second
+	reconnectBuf  = 4 << 20 // bytes of replies and events kept while disconnected
+	pingInterval  = 20 * time.Second
+	pendingMsgs   = 8192
+	pendingBytes  = 32 << 20
+	closedTimeout = 2 * time.Second
+)
+
+// InProcessProvider opens connections to an embedded server (broker.InProcess).
+type InProcessProvider interface {
+	InProcessConn() (net.Conn, error)
+}
+
+// Config of a Bus. Token and Credentials exclude each other.
+type Config struct {
+	// URL of the server, nats://host:port, several separated by commas. Ignored with InProcess.
+	URL string
+	// Token, if the server wants one.
+	Token string
+	// TokenFile holds it, when Token is empty; mode 0600 (mesh.ReadToken).
+	TokenFile string
+	// CredsFile is a NATS credentials file (JWT and nkey seed).
+	CredsFile string
+	// InProcess connects to the embedded server without the network stack.
+	InProcess InProcessProvider
+	// Name of the connection; default "cotal-host".
+	Name string
+	// OnState is told of every loss and return of the server; nil is fine. It must not block.
+	OnState func(connected bool, reason string)
+	Log     hclog.Logger
+}
+
+// Bus is one connection. It reconnects for ever; its services keep serving after each reconnect.
+type Bus struct {
+	nc     *nats.Conn
+	log    hclog.Logger
+	closed chan struct{}
+	lost   atomic.Int64 // messages dropped by the client library because a handler was too slow
+}
+
+// Connect dials once and returns ErrUnreachable or ErrRefused (wrapped, with the address) when that
+// fails: a server that is down at start is a mistake to report, not to wait out.
+func Connect(ctx context.Context, cfg Config) (*Bus, error) {
+	if cfg.Log == nil {
+		cfg.Log = hclog.NewNullLogger()
+	}
+	if cfg.Name == "" {
+		cfg.Name = "cotal-host"
+	}
+	b := &Bus{log: cfg.Log, closed: make(chan struct{})}
+	opts := []nats.Option{
+		nats.Name(cfg.Name),
+		nats.Timeout(timeLeft(ctx, connectTimeout)),
+		nats.MaxReconnects(-1),
+		nats.CustomReconnectDelay(backoff),
+		nats.ReconnectBufSize(reconnectBuf),
+		nats.PingInterval(pingInterval),
+		nats.IgnoreAuthErrorAbort(), // a server restarted with another token may get the right one back
+		nats.ErrorHandler(b.onError),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { b.onState(cfg.OnState, false, err) }),
+		nats.ReconnectHandler(func(*nats.Conn) { b.onState(cfg.OnState, true, nil) }),
+		nats.ClosedHandler(func(*nats.Conn) { close(b.closed) }),
+	}
+	where := cfg.URL
+	switch {
+	case cfg.Token != "":
+		opts = append(opts, nats.Token(cfg.Token))
+	case cfg.TokenFile != "":
+		token, err := mesh.ReadToken(cfg.TokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("connect bus: %w", err)
+		}
+		opts = append(opts, nats.Token(token))
+	case cfg.CredsFile != "":
+		opts = append(opts, nats.UserCredentials(cfg.CredsFile))
+	}
+	if cfg.InProcess != nil {
+		where = "in-process"
+		opts = append(opts, nats.InProcessServer(cfg.InProcess))
+	}
+	nc, err := nats.Connect(cfg.URL, opts...)
+	if err != nil {
+		kind := ErrUnreachable
+		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) {
+			kind = ErrRefused
+		}
+		return nil, fmt.Errorf("connect bus: %w at %s: %w", kind, where, err)
+	}
+	b.nc = nc
+	return b, nil
+}
+
+func timeLeft(ctx context.Context, limit time.Duration) time.Duration {
+	if d, ok := ctx.Deadline(); ok {
+		limit = min(limit, max(time.Until(d), time.Millisecond))
+	}
+	return limit
+}
+
+// backoff doubles from reconnectMin to reconnectMax.
+func backoff(attempts int) time.Duration {
+	d := reconnectMin << min(max(attempts-1, 0), 10)
+	return min(d, reconnectMax)
+}
+
+func (b *Bus) onState(tell func(bool, string), connected bool, err error) {
+	reason := ""
+	switch {
+	case connected:
+		b.log.Info("mesh server is back")
+	case err != nil:
+		reason = err.Error()
+		b.log.Warn("mesh server is lost; seats are not touched", "err", reason)
+	default:
+		return // our own Close
+	}
+	if tell != nil {
+		tell(connected, reason)
+	}
+}
+
+func (b *Bus) onError(_ *nats.Conn, sub *nats.Subscription, err error) {
+	if sub != nil && errors.Is(err, nats.ErrSlowConsumer) {
+		n, _ := sub.Dropped()
+		b.lost.Store(int64(n))
+		b.log.Warn("requests were dropped before they were read", "op", sub.Subject, "dropped", n)
+		return
+	}
+	b.log.Warn("mesh server reports a problem", "err", err)
+}
+
+// Connected reports whether the server is reachable now.
+func (b *Bus) Connected() bool { return b.nc.IsConnected() }
+
+// PublishEvent publishes an event of this incarnation. Events are hints: the error is for the log.
+func (b *Bus) PublishEvent(s wire.EventSubject, data any) error {
+	subject, err := s.Subject()
+	if err != nil {
+		return fmt.Errorf("publish event: %w", err)
+	}
+	raw, err := json.Marshal(data)
+	if err != nil {
+		return fmt.Errorf("publish event: %w", err)
+	}
+	p, err := json.Marshal(wire.Event{V: wire.Version, Topic: strings.Join(s.Topic, "."), TS: time.Now().UnixMilli(), Data: raw})
+	if err != nil {
+		return fmt.Errorf("publish event: %w", err)
+	}
+	if err := b.nc.Publish(subject, p); err != nil {
+		return fmt.Errorf("publish event: %w", err)
+	}
+	return nil
+}
+
+// PublishProgress publishes a progress event of a goal to whoever watches it.
+func (b *Bus) PublishProgress(space, endpoint, instanceID string, epoch uint64, c wire.Caller, goalID string, p wire.GoalProgress) error {
+	return b.PublishEvent(wire.EventSubject{
+		Space: space, Endpoint: endpoint, InstanceID: instanceID, Epoch: epoch,
+		Topic: []string{"goal", c.Owner, c.Actor, c.UID, goalID, "progress"},
+	}, p)
+}
+
+// Flush waits until the server has everything published so far.
+func (b *Bus) Flush(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	if err := b.nc.FlushWithContext(ctx); err != nil {
+		return fmt.Errorf("flush bus: %w", err)
+	}
+	return nil
+}
+
+// Close ends the connection, after at most 2 s of handing over what was published.
+func (b *Bus) Close() {
+	if b.nc.IsConnected() {
+		_ = b.nc.FlushTimeout(flushTimeout) // nobody is left to tell
+	}
+	b.nc.Close()
+	t := time.NewTimer(closedTimeout)
+	defer t.Stop()
+	select {
+	case <-b.closed:
+	case <-t.C:
+	}
+}

@@ -1,0 +1,369 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// DefaultDeadline is the budget of a call that names none.
+const DefaultDeadline = 15 * time.Second
+
+// replyMargin is how much longer than its own budget a caller waits: a reply sent in the last
+// moment, or the refusal that says the deadline passed, is worth more than "no reply".
+const replyMargin = 250 * time.Millisecond
+
+// Call is one request.
+type Call struct {
+	Endpoint string // e.g. wire.EndpointManager
+	Command  string
+	Instance string // the rail of one instance; empty for any instance of the class
+	Authz    wire.Authz
+	Target   *wire.Target // who a targeted command acts on; the subject is derived from it
+	Bind     *wire.Bind   // refuse unless exactly this incarnation gets it
+	ID       string       // idempotency key; empty for a fresh one
+	GoalID   string
+	Class    wire.Class    // default ephemeral
+	Args     any           // struct or map; nil for none
+	Deadline time.Duration // budget; default 15 s
+}
+
+// Responder is the incarnation that answered, as its reply subject says.
+type Responder struct {
+	InstanceID string
+	Epoch      uint64
+}
+
+// RejectedReply is a reply that was received and then not believed. The outcome follows from the
+// reply: one that says ok means executed, one that refuses means what it says.
+type RejectedReply struct {
+	Responder Responder
+	Reason    string
+	Outcome   wire.Outcome
+}
+
+func (e *RejectedReply) Error() string {
+	return fmt.Sprintf("%s from instance %s epoch %d: %s", ErrBadReply, e.Responder.InstanceID, e.Responder.Epoch, e.Reason)
+}
+
+// Unwrap returns ErrBadReply.
+func (e *RejectedReply) Unwrap() error { return ErrBadReply }
+
+// notSent marks an error before anything was published.
+type notSent struct{ err error }
+
+func (e *notSent) Error() string { return e.err.Error() }
+func (e *notSent) Unwrap() error { return e.err }
+
+// OutcomeOf says whether the effect of a call that returned err happened. nil is executed.
+func OutcomeOf(err error) wire.Outcome {
+	var refused *wire.Error
+	var rejected *RejectedReply
+	var ns *notSent
+	switch {
+	case err == nil:
+		return wire.OutcomeExecuted
+	case errors.As(err, &refused):
+		return refused.OutcomeOrUnknown()
+	case errors.As(err, &rejected):
+		return rejected.Outcome
+	case errors.As(err, &ns), errors.Is(err, ErrNoResponder), errors.Is(err, ErrUnreachable),
+		errors.Is(err, ErrUnauthorized), errors.Is(err, ErrTokenFile):
+		return wire.OutcomeNotExecuted
+	}
+	return wire.OutcomeUnknown
+}
+
+// Call sends a request and decodes the data of its reply into out (a pointer, or nil). Stopping the
+// caller through ctx never cancels what the responder has accepted.
+//
+// Errors: *wire.Error (the responder's refusal), ErrNoResponder, ErrNoReply, *RejectedReply; an
+// error before the request was sent is none of these. OutcomeOf classifies all of them.
+func (c *Client) Call(ctx context.Context, call Call, out any) (Responder, error) {
+	var who Responder
+	var data json.RawMessage
+	got := false
+	err := c.exchange(ctx, call, wire.ModeOne, func(r Responder, reply wire.EndpointReply) (bool, error) {
+		who = r
+		if reply.Error != nil {
+			return true, reply.Error
+		}
+		data, got = reply.Data, true
+		return true, nil
+	})
+	if err != nil {
+		return who, fmt.Errorf("call %s of %s: %w", call.Command, call.Endpoint, err)
+	}
+	if out != nil && got && len(data) > 0 {
+		if err := json.Unmarshal(data, out); err != nil {
+			return who, fmt.Errorf("call %s of %s: %w", call.Command, call.Endpoint,
+				&RejectedReply{who, "its data cannot be read: " + err.Error(), wire.OutcomeExecuted})
+		}
+	}
+	return who, nil
+}
+
+// Answer is one reply of a scatter.
+type Answer struct {
+	Responder
+	Data json.RawMessage
+	Err  *wire.Error
+}
+
+// Scatter asks every instance and returns what came until want answers are there or the deadline
+// has passed; want 0 waits for the deadline. Nobody at all is ErrNoResponder.
+func (c *Client) Scatter(ctx context.Context, call Call, want int) ([]Answer, error) {
+	var answers []Answer
+	seen := map[Responder]bool{}
+	err := c.exchange(ctx, call, wire.ModeAll, func(r Responder, reply wire.EndpointReply) (bool, error) {
+		if !seen[r] { // a second answer of one incarnation is a duplicate
+			seen[r] = true
+			answers = append(answers, Answer{Responder: r, Data: reply.Data, Err: reply.Error})
+		}
+		return want > 0 && len(answers) >= want, nil
+	})
+	if errors.Is(err, ErrNoReply) && ctx.Err() == nil && len(answers) > 0 {
+		err = nil
+	}
+	if err != nil {
+		return answers, fmt.Errorf("scatter %s of %s: %w", call.Command, call.Endpoint, err)
+	}
+	return answers, nil
+}
+
+// Cast sends a request that is not answered. It returns once the server has it.
+func (c *Client) Cast(ctx context.Context, call Call) error {
+	_, subject, body, err := c.build(&call, wire.ModeOne, false)
+	if err == nil {
+		if err = c.nc.Publish(subject, body); err == nil {
+			err = c.flush(ctx)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("cast %s of %s: %w", call.Command, call.Endpoint, err)
+	}
+	return nil
+}
+
+func (c *Client) flush(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, defaultConnectTimeout)
+	defer cancel()
+	return c.nc.FlushWithContext(ctx)
+}
+
+// build makes the subject and the body of a request.
+func (c *Client) build(call *Call, mode wire.Mode, reply bool) (wire.RequestSubject, string, []byte, error) {
+	if call.ID == "" {
+		call.ID = wire.NewID()
+	}
+	if call.Class == "" {
+		call.Class = wire.ClassEphemeral
+	}
+	if call.Deadline <= 0 {
+		call.Deadline = DefaultDeadline
+	}
+	if mode == wire.ModeOne && call.Instance != "" {
+		mode = wire.ModeInstance
+	}
+	s := wire.RequestSubject{
+		Space: c.cfg.Space, Mode: mode, Endpoint: call.Endpoint, Command: call.Command,
+		Authz: call.Authz, Caller: c.caller, Nonce: wire.NewNonce(),
+	}
+	if mode == wire.ModeInstance {
+		s.InstanceID = call.Instance
+	}
+	body := call.Target
+	if t := call.Target; t != nil {
+		switch call.Authz {
+		case wire.AuthzSelf:
+			body = nil
+		case wire.AuthzHandle, wire.AuthzExact:
+			s.TargetOwner, s.TargetActor, s.TargetUID = t.Owner, t.Actor, t.LifecycleUID
+		case wire.AuthzNone:
+		default:
+			s.TargetOwner = t.Owner
+		}
+	}
+	subject, err := s.Subject()
+	if err != nil {
+		return s, "", nil, &notSent{err}
+	}
+	req := wire.EndpointRequest{
+		V: wire.Version, ID: call.ID, Op: wire.Op{Endpoint: call.Endpoint, Command: call.Command},
+		Class: call.Class, ReplyExpected: reply, GoalID: call.GoalID, Target: body, Bind: call.Bind,
+		From:       wire.EndpointRef{ID: c.caller.Principal(), Name: c.cfg.Name},
+		DeadlineMs: max(call.Deadline.Milliseconds(), 1),
+	}
+	if call.Args != nil {
+		if req.Args, err = json.Marshal(call.Args); err != nil {
+			return s, "", nil, &notSent{fmt.Errorf("encode args: %w", err)}
+		}
+	}
+	p, err := req.Encode()
+	if err != nil {
+		return s, "", nil, &notSent{err}
+	}
+	if limit := c.nc.MaxPayload(); limit > 0 && int64(len(p)) > limit {
+		return s, "", nil, &notSent{fmt.Errorf("request is %d bytes, the server carries %d", len(p), limit)}
+	}
+	return s, subject, p, nil
+}
+
+// exchange subscribes the exact reply subject, publishes, and hands replies to take until it says
+// that it has enough or an error.
+func (c *Client) exchange(ctx context.Context, call Call, mode wire.Mode, take func(Responder, wire.EndpointReply) (bool, error)) error {
+	if err := ctx.Err(); err != nil {
+		return &notSent{err}
+	}
+	s, subject, body, err := c.build(&call, mode, true)
+	if err != nil {
+		return err
+	}
+	filter, err := s.ReplyFilter()
+	if err != nil {
+		return &notSent{err}
+	}
+	sentinel, err := s.NoRespondersSubject()
+	if err != nil {
+		return &notSent{err}
+	}
+	replies := make(chan *nats.Msg, 64)
+	sub, err := c.nc.ChanSubscribe(filter, replies)
+	if err != nil {
+		return &notSent{fmt.Errorf("subscribe for the reply: %w", err)}
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone, and it with it
+	if err := c.nc.PublishRequest(subject, sentinel, body); err != nil {
+		return &notSent{fmt.Errorf("send: %w", err)}
+	}
+	limit := time.NewTimer(call.Deadline + replyMargin)
+	defer limit.Stop()
+	for {
+		select {
+		case m := <-replies:
+			done, err := c.reply(s, call, m, sentinel, take)
+			if done || err != nil {
+				return err
+			}
+		case <-limit.C:
+			return fmt.Errorf("%w within %s: whether it was executed is unknown", ErrNoReply, call.Deadline)
+		case <-ctx.Done():
+			return fmt.Errorf("%w before the caller stopped waiting: whether it was executed is unknown: %w", ErrNoReply, ctx.Err())
+		case <-c.closed:
+			return fmt.Errorf("%w before the connection was lost: whether it was executed is unknown", ErrNoReply)
+		}
+	}
+}
+
+// reply judges one message on the reply subject.
+func (c *Client) reply(s wire.RequestSubject, call Call, m *nats.Msg, sentinel string, take func(Responder, wire.EndpointReply) (bool, error)) (bool, error) {
+	if m.Subject == sentinel {
+		// Only the broker's own status on the reserved subject proves that nobody was there.
+		if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
+			return true, ErrNoResponder
+		}
+		return false, nil
+	}
+	rs, err := wire.ParseReplySubject(m.Subject)
+	if err != nil || rs.Nonce != s.Nonce || rs.Caller != s.Caller {
+		return false, nil // nothing that a responder of ours could have sent
+	}
+	who := Responder{InstanceID: rs.InstanceID, Epoch: rs.Epoch}
+	r, err := wire.DecodeReply(m.Data)
+	if err != nil {
+		return true, &RejectedReply{who, err.Error(), wire.OutcomeUnknown}
+	}
+	outcome := wire.OutcomeExecuted
+	if r.Error != nil {
+		outcome = r.Error.OutcomeOrUnknown()
+	}
+	switch {
+	case r.ID != call.ID && r.ID != s.Nonce:
+		return true, &RejectedReply{who, fmt.Sprintf("it answers request %s, not %s", r.ID, call.ID), outcome}
+	case s.Mode == wire.ModeInstance && rs.InstanceID != s.InstanceID:
+		return true, &RejectedReply{who, "another instance was asked", outcome}
+	case c.stale(call.Endpoint, who):
+		return s.Mode != wire.ModeAll, c.staleError(s.Mode, who, outcome)
+	case call.Bind != nil && (call.Bind.InstanceID != who.InstanceID || call.Bind.Epoch != who.Epoch):
+		if r.Error != nil {
+			if _, refused := r.Error.Detail(wire.DetailBindRefused); refused {
+				return take(who, r)
+			}
+		}
+		return true, &RejectedReply{who, fmt.Sprintf("the request was bound to instance %s epoch %d", call.Bind.InstanceID, call.Bind.Epoch), outcome}
+	}
+	return take(who, r)
+}
+
+func (c *Client) staleError(mode wire.Mode, who Responder, outcome wire.Outcome) error {
+	if mode == wire.ModeAll {
+		return nil // one stale answer does not spoil a scatter; it is left out
+	}
+	return &RejectedReply{who, "its epoch has been superseded", outcome}
+}
+
+// stale remembers the highest epoch of every instance and reports whether who is below it.
+func (c *Client) stale(endpoint string, who Responder) bool {
+	key := endpoint + " " + who.InstanceID
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known, ok := c.epochs[key]
+	if ok && who.Epoch < known {
+		return true
+	}
+	c.epochs[key] = who.Epoch
+	return false
+}
+
+// SawEpoch tells the client of an incarnation it learned of elsewhere, such as from endpoint.json:
+// replies of earlier ones are then rejected.
+func (c *Client) SawEpoch(endpoint string, who Responder) { c.stale(endpoint, who) }
+
+// WatchGoal calls fn, one call at a time, for each progress event of a goal this client's caller
+// submitted. instance may be empty for any. It returns once the server has confirmed the watch, so
+// that nothing published later is missed; a goal submitted before may have made progress unseen, and
+// any event may be lost: ask goal-result before believing silence. The watch lasts until the returned
+// function is called, which waits for a running fn (and so must not be called by it).
+func (c *Client) WatchGoal(ctx context.Context, endpoint, instance, goalID string, fn func(wire.GoalProgress)) (unsubscribe func(), err error) {
+	if !wire.ValidEndpoint(endpoint) || !wire.ValidID(goalID) || instance != "" && !wire.ValidUID(instance) {
+		return nil, fmt.Errorf("watch goal %q of %q: malformed id", goalID, endpoint)
+	}
+	var mu sync.Mutex
+	stopped := false
+	filter := wire.GoalProgressFilter(c.cfg.Space, endpoint, instance, c.caller, goalID)
+	sub, err := c.nc.Subscribe(filter, func(m *nats.Msg) {
+		e, err := wire.DecodeEvent(m.Data)
+		if err != nil {
+			return
+		}
+		var p wire.GoalProgress
+		if err := json.Unmarshal(e.Data, &p); err != nil {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if !stopped {
+			fn(p)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch goal %s: %w", goalID, err)
+	}
+	if err := c.flush(ctx); err != nil {
+		_ = sub.Unsubscribe()
+		return nil, fmt.Errorf("watch goal %s: %w", goalID, err)
+	}
+	return func() {
+		_ = sub.Unsubscribe() // fails only when the connection is gone
+		mu.Lock()
+		stopped = true
+		mu.Unlock()
+	}, nil
+}

@@ -1,0 +1,216 @@
+// Package mesh is a client of a Cotal mesh: it connects, calls endpoint commands, and watches goals.
+// The CLI and tests use it, and so can other programs.
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// Errors of this package. errors.Is finds them; OutcomeOf says what they mean for the effect.
+var (
+	// ErrUnreachable: no server answered at the address (Connect).
+	ErrUnreachable = errors.New("mesh server is unreachable")
+	// ErrUnauthorized: the server refused the token or credentials (Connect).
+	ErrUnauthorized = errors.New("mesh server refused the credentials")
+	// ErrTokenFile: the token file is missing, readable by others, or empty (Connect).
+	ErrTokenFile = errors.New("token file is unusable")
+	// ErrNoResponder: the server says that nobody serves the command; nothing was executed.
+	ErrNoResponder = errors.New("nobody serves this command")
+	// ErrNoReply: the request was sent and no reply came; whether it was executed is unknown.
+	ErrNoReply = errors.New("no reply")
+	// ErrBadReply: a reply came that breaks the contract. See RejectedReply.
+	ErrBadReply = errors.New("reply was rejected")
+	// ErrClosed: the client was closed.
+	ErrClosed = errors.New("client is closed")
+)
+
+const defaultConnectTimeout = 3 * time.Second
+
+// Config of a Client.
+type Config struct {
+	// URL of the server: nats://host:port, several separated by commas.
+	URL string
+	// Token, or TokenFile that holds it (mode 0600), or CredsFile of NATS credentials.
+	Token     string
+	TokenFile string
+	CredsFile string
+	// Space to work in. Required.
+	Space string
+	// Name is the label of this caller (from.name) and of its connection.
+	Name string
+	// Caller is who calls; zero for a fresh principal local.<nkey> with a fresh lifecycle UID.
+	Caller wire.Caller
+	// Timeout of the connect; default 3 s. The context bounds it too.
+	Timeout time.Duration
+	// Reconnect makes the client reconnect for ever instead of failing once the server is lost.
+	Reconnect bool
+	// OnState is told of every loss and return of the server; nil is fine. It must not block.
+	OnState func(connected bool)
+}
+
+// Client is one connection to a mesh. It may be used from any number of goroutines.
+type Client struct {
+	nc     *nats.Conn
+	cfg    Config
+	caller wire.Caller
+	closed chan struct{}
+
+	mu     sync.Mutex
+	epochs map[string]uint64 // endpoint and instance id -> highest epoch seen
+}
+
+// Connect dials the server.
+//
+// Errors: ErrUnreachable, ErrUnauthorized, ErrTokenFile; the text names the address or file.
+func Connect(ctx context.Context, cfg Config) (*Client, error) {
+	if !wire.ValidSpace(cfg.Space) {
+		return nil, fmt.Errorf("connect to mesh: space %q is not 1..64 characters of [A-Za-z0-9_-]", cfg.Space)
+	}
+	c := &Client{cfg: cfg, caller: cfg.Caller, closed: make(chan struct{}), epochs: map[string]uint64{}}
+	var err error
+	if c.caller.IsZero() {
+		if c.caller, err = NewCaller(); err != nil {
+			return nil, fmt.Errorf("connect to mesh: %w", err)
+		}
+	} else if err := c.caller.Check(); err != nil {
+		return nil, fmt.Errorf("connect to mesh: %w", err)
+	}
+	timeout := cfg.Timeout
+	if timeout <= 0 {
+		timeout = defaultConnectTimeout
+	}
+	if d, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, max(time.Until(d), time.Millisecond))
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("connect to mesh: %w", err)
+	}
+	opts := []nats.Option{
+		nats.Name(cfg.Name),
+		nats.Timeout(timeout),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // the default prints
+		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
+	}
+	if cfg.Reconnect {
+		opts = append(opts, nats.MaxReconnects(-1), nats.CustomReconnectDelay(backoff), nats.IgnoreAuthErrorAbort(),
+			nats.DisconnectErrHandler(func(*nats.Conn, error) { c.tell(false) }),
+			nats.ReconnectHandler(func(*nats.Conn) { c.tell(true) }))
+	} else {
+		opts = append(opts, nats.NoReconnect())
+	}
+	auth, err := authOption(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to mesh: %w", err)
+	}
+	if auth != nil {
+		opts = append(opts, auth)
+	}
+	if c.nc, err = nats.Connect(cfg.URL, opts...); err != nil {
+		kind := ErrUnreachable
+		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
+			kind = ErrUnauthorized
+		}
+		return nil, fmt.Errorf("connect to mesh: %w at %s: %w", kind, cfg.URL, err)
+	}
+	return c, nil
+}
+
+func (c *Client) tell(connected bool) {
+	if c.cfg.OnState != nil {
+		c.cfg.OnState(connected)
+	}
+}
+
+func backoff(attempts int) time.Duration {
+	return min(50*time.Millisecond<<min(max(attempts-1, 0), 10), 5*time.Second)
+}
+
+func authOption(cfg Config) (nats.Option, error) {
+	switch {
+	case cfg.Token != "":
+		return nats.Token(cfg.Token), nil
+	case cfg.TokenFile != "":
+		token, err := ReadToken(cfg.TokenFile)
+		if err != nil {
+			return nil, err
+		}
+		return nats.Token(token), nil
+	case cfg.CredsFile != "":
+		return nats.UserCredentials(cfg.CredsFile), nil
+	}
+	return nil, nil
+}
+
+// ReadToken reads a token file. It refuses (ErrTokenFile) one that its group or others can read and
+// names the fix.
+func ReadToken(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrTokenFile, err)
+	}
+	defer f.Close()
+	st, err := f.Stat() // of what was opened: a rename in between changes nothing
+	if err != nil {
+		return "", fmt.Errorf("%w: inspect %s: %w", ErrTokenFile, path, err)
+	}
+	if !st.Mode().IsRegular() {
+		return "", fmt.Errorf("%w: %s is not a regular file", ErrTokenFile, path)
+	}
+	if st.Mode().Perm()&0o077 != 0 {
+		return "", fmt.Errorf("%w: %s can be read by others (mode %04o); fix it with: chmod 600 %s", ErrTokenFile, path, st.Mode().Perm(), path)
+	}
+	buf := make([]byte, 8192)
+	n := 0
+	for n < len(buf) {
+		k, err := f.Read(buf[n:])
+		n += k
+		if err != nil {
+			break
+		}
+	}
+	token := strings.TrimSpace(string(buf[:n]))
+	if token == "" {
+		return "", fmt.Errorf("%w: %s is empty", ErrTokenFile, path)
+	}
+	return token, nil
+}
+
+// NewCaller mints a principal for one life outside user mode: local.<nkey> and a lifecycle UID.
+func NewCaller() (wire.Caller, error) {
+	kp, err := nkeys.CreateUser()
+	if err != nil {
+		return wire.Caller{}, fmt.Errorf("mint caller: %w", err)
+	}
+	defer kp.Wipe()
+	pub, err := kp.PublicKey()
+	if err != nil {
+		return wire.Caller{}, fmt.Errorf("mint caller: %w", err)
+	}
+	return wire.Caller{Owner: wire.OwnerLocal, Actor: pub, UID: wire.NewUID()}, nil
+}
+
+// Caller is who this client calls as.
+func (c *Client) Caller() wire.Caller { return c.caller }
+
+// Space is the space this client works in.
+func (c *Client) Space() string { return c.cfg.Space }
+
+// Done is closed when the connection has ended for good.
+func (c *Client) Done() <-chan struct{} { return c.closed }
+
+// Close ends the connection. Calls in flight return ErrNoReply.
+func (c *Client) Close() {
+	c.nc.Close()
+	<-c.closed
+}
