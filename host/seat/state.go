@@ -7,7 +7,11 @@
 // a Set method waits for them.
 package seat
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/cotal-ai/cotal-host/host/journal"
+)
 
 // State is what the host knows of one seat.
 type State string
@@ -65,3 +69,28 @@ func (s State) Live() bool { return s != Ended }
 
 // Accepts reports whether input may be typed into a seat in this state.
 func (s State) Accepts() bool { return s == Running }
+
+// rowState is how a state stands in the journal. Exited and Ended share a word there; Reaped tells
+// them apart.
+func (s State) rowState() journal.RowState {
+	switch s {
+	case Starting:
+		return journal.StateIntent
+	case Ended:
+		return journal.StateExited
+	default:
+		return journal.RowState(s)
+	}
+}
+
+// stateOf is the state a journal row records.
+func stateOf(r journal.SeatRow) State {
+	switch {
+	case r.State == journal.StateIntent:
+		return Starting
+	case r.State == journal.StateFailed, r.State == journal.StateExited && r.Reaped:
+		return Ended
+	default:
+		return State(r.State)
+	}
+}

@@ -1,0 +1,168 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/cotal-ai/cotal-host/sdk/seat"
+)
+
+// maxSocketPath is the longest socket path every system we run on can bind, with some room.
+const maxSocketPath = 100
+
+// socketName is as long as the longest name put into the socket directory.
+const socketName = "/seats/0123456789abcdef.sock"
+
+// seatRoot is where seat directories are.
+func seatRoot(flag string) (string, error) {
+	root := flag
+	if root == "" {
+		root = os.Getenv("COTAL_SEAT_ROOT")
+	}
+	if root == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", fmt.Errorf("find the seat root: %w; set HOME or COTAL_SEAT_ROOT", err)
+		}
+		root = filepath.Join(home, ".cotal", "seats")
+	}
+	return filepath.Abs(root)
+}
+
+// runtimeDir is where sockets are: the first of the candidates that is short enough to bind in.
+func runtimeDir(flag string) (string, error) {
+	candidates := []string{flag}
+	if flag == "" {
+		candidates = nil
+		if xdg := os.Getenv("XDG_RUNTIME_DIR"); xdg != "" {
+			candidates = append(candidates, filepath.Join(xdg, "cotal"))
+		}
+		candidates = append(candidates, filepath.Join(os.TempDir(), "cotal-"+strconv.Itoa(os.Getuid())))
+	}
+	for _, dir := range candidates {
+		if filepath.IsAbs(dir) && len(dir)+len(socketName) <= maxSocketPath {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("no directory for sockets: %v must be absolute and leave a socket path under %d bytes; set XDG_RUNTIME_DIR to a short private directory",
+		candidates, maxSocketPath)
+}
+
+// privateDir makes dir, 0700, and refuses one that is a link, another user's, or open to others.
+func privateDir(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		return fmt.Errorf("make directory: %w", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make directory: %w", err)
+	}
+	st, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("check directory: %w", err)
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	switch {
+	case !st.IsDir():
+		return fmt.Errorf("%s is not a directory (a link is not followed there); remove it", dir)
+	case ok && int(sys.Uid) != os.Getuid():
+		return fmt.Errorf("%s belongs to user %d; remove it, or set XDG_RUNTIME_DIR and COTAL_SEAT_ROOT to directories of your own", dir, sys.Uid)
+	case st.Mode().Perm()&0o077 != 0:
+		return fmt.Errorf("%s is open to other users (mode %04o); run: chmod 700 %s", dir, st.Mode().Perm(), dir)
+	}
+	return nil
+}
+
+func selfIdentity() (seat.Identity, error) { return seat.SelfIdentity() }
+
+// maxLog is the size at which the log file is set aside; one older file is kept.
+const maxLog = 8 << 20
+
+// openLog sends the log to a bounded file, and what needs a person to stderr.
+func (h *Host) openLog() error {
+	dir := filepath.Join(h.inst.Dir, "log")
+	if err := privateDir(dir); err != nil {
+		return err
+	}
+	f, err := openBounded(filepath.Join(dir, "host.log"), maxLog)
+	if err != nil {
+		return fmt.Errorf("open log: %w", err)
+	}
+	h.logFile = f
+	level := h.cfg.LogLevel
+	if level == hclog.NoLevel {
+		level = hclog.Info
+	}
+	log := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "host", Output: f, Level: level, JSONFormat: true})
+	log.RegisterSink(hclog.NewSinkAdapter(&hclog.LoggerOptions{Name: "host", Output: h.cfg.Stderr, Level: max(level, hclog.Warn)}))
+	h.log = log
+	return nil
+}
+
+// boundedFile is a log file that never grows past twice its limit on disk: when full it becomes
+// name.1 and a new one begins. A disk that is full loses log lines and nothing else.
+type boundedFile struct {
+	mu    sync.Mutex
+	path  string
+	limit int64
+	size  int64
+	f     *os.File
+}
+
+var _ io.WriteCloser = (*boundedFile)(nil)
+
+func openBounded(path string, limit int64) (*boundedFile, error) {
+	b := &boundedFile{path: path, limit: limit}
+	return b, b.open()
+}
+
+func (b *boundedFile) open() error {
+	f, err := os.OpenFile(b.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	st, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return err
+	}
+	b.f, b.size = f, st.Size()
+	return nil
+}
+
+// Write appends one record. It always reports success: a log that cannot be written stops nothing.
+func (b *boundedFile) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.f != nil && b.size+int64(len(p)) > b.limit {
+		b.f.Close()
+		b.f = nil
+		_ = os.Rename(b.path, b.path+".1")
+	}
+	if b.f == nil && b.open() != nil {
+		return len(p), nil
+	}
+	n, _ := b.f.Write(p)
+	b.size += int64(n)
+	return len(p), nil
+}
+
+// Close closes the file.
+func (b *boundedFile) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.f == nil {
+		return nil
+	}
+	err := b.f.Close()
+	b.f = nil
+	return err
+}

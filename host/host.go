@@ -1,0 +1,384 @@
+// Package host puts a manager host together: it opens the instance, starts the broker and the plugins,
+// takes back every seat, serves the manager endpoint, and stops in order. It holds no logic of its own.
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/cotal-ai/cotal-host/host/broker"
+	"github.com/cotal-ai/cotal-host/host/bus"
+	"github.com/cotal-ai/cotal-host/host/config"
+	"github.com/cotal-ai/cotal-host/host/control"
+	"github.com/cotal-ai/cotal-host/host/goal"
+	"github.com/cotal-ai/cotal-host/host/instance"
+	"github.com/cotal-ai/cotal-host/host/journal"
+	"github.com/cotal-ai/cotal-host/host/seat"
+	"github.com/cotal-ai/cotal-host/plugins/catalog"
+	"github.com/cotal-ai/cotal-host/plugins/manifest"
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// Config configures a host. Only Open is required for now.
+type Config struct {
+	Root        string // workspace root; default the working directory
+	Space       string // default "main"
+	Server      string // external NATS URL; empty runs the embedded broker
+	TokenFile   string // token for Server
+	PluginsPath string // plugins.toml; default by manifest.Locate
+	BundleDir   string // the host's own binaries; default beside the running one
+	SeatRoot    string // default $COTAL_SEAT_ROOT, else ~/.cotal/seats
+	RuntimeDir  string // parent of all sockets; default $XDG_RUNTIME_DIR/cotal, else <temp>/cotal-<uid>
+	Runtime     string // runtime for new seats; default "pty"
+	Open        bool   // open mode: no per-principal rights
+	MaxSeats    int    // 0: config.toml, else seat.DefaultMaxSeats
+	SyncAlways  bool   // the embedded broker syncs every write
+	Version     string
+	Stdout      io.Writer // "ready" and what to type next
+	Stderr      io.Writer // what happened to each seat
+	LogLevel    hclog.Level
+}
+
+// Host is one running manager host. Use it once.
+type Host struct {
+	cfg     Config
+	started time.Time
+	log     hclog.Logger
+	logFile io.Closer
+
+	inst    *instance.Instance
+	journal *journal.Journal
+	broker  *broker.Broker // nil with an external server
+	bus     *bus.Bus
+	service *bus.Service
+	catalog *catalog.Catalog
+	goals   *goal.Store
+	seats   *seat.Set
+
+	stop stopper
+}
+
+// New checks a configuration and fills in its defaults. It touches nothing.
+func New(cfg Config) (*Host, error) {
+	if !cfg.Open {
+		return nil, errors.New("authenticated mode is not built yet: pass --open")
+	}
+	if cfg.Space == "" {
+		cfg.Space = "main"
+	}
+	if !wire.ValidSpace(cfg.Space) {
+		return nil, fmt.Errorf("space %q: use 1 to 64 characters of [A-Za-z0-9_-]", cfg.Space)
+	}
+	var err error
+	if cfg.Root == "" {
+		cfg.Root = "."
+	}
+	if cfg.Root, err = filepath.Abs(cfg.Root); err == nil {
+		// One name for one workspace: what is recorded must not depend on the link it was reached by.
+		cfg.Root, err = filepath.EvalSymlinks(cfg.Root)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("workspace root: %w", err)
+	}
+	if st, err := os.Stat(cfg.Root); err != nil || !st.IsDir() {
+		return nil, fmt.Errorf("workspace root %s is not a directory; create it, or name another with --root", cfg.Root)
+	}
+	if cfg.BundleDir == "" {
+		exe, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("find own binaries: %w", err)
+		}
+		cfg.BundleDir = filepath.Dir(exe)
+	}
+	if cfg.SeatRoot, err = seatRoot(cfg.SeatRoot); err != nil {
+		return nil, err
+	}
+	if cfg.RuntimeDir, err = runtimeDir(cfg.RuntimeDir); err != nil {
+		return nil, err
+	}
+	if cfg.Stdout == nil {
+		cfg.Stdout = io.Discard
+	}
+	if cfg.Stderr == nil {
+		cfg.Stderr = io.Discard
+	}
+	return &Host{cfg: cfg, started: time.Now(), stop: stopper{done: make(chan struct{})}}, nil
+}
+
+// Run boots, serves until ctx ends, a signal arrives or a shutdown command is carried out, and stops.
+// Seats outlive it unless a shutdown asked for their end. The error of a failed boot or an incomplete
+// stop says what to do.
+func (h *Host) Run(ctx context.Context) error {
+	sig := watchSignals()
+	defer sig.close()
+	defer h.closeAll()
+	if err := h.boot(ctx); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+	case s := <-sig.first:
+		h.log.Info("signal", "signal", s.String())
+	case <-h.stop.done:
+	}
+	_, err := h.shutdown(false, sig.hasten)
+	return err
+}
+
+// boot runs the start order. Whatever it opened is closed by closeAll.
+func (h *Host) boot(ctx context.Context) error {
+	var err error
+	if h.inst, err = instance.Open(ctx, h.cfg.Root); err != nil {
+		return err
+	}
+	if err := h.openLog(); err != nil {
+		return err
+	}
+	settings, err := config.Load(h.cfg.Root)
+	if err != nil {
+		return err
+	}
+	if h.cfg.MaxSeats == 0 {
+		h.cfg.MaxSeats = settings.MaxSeats
+	}
+	path, tried, err := manifest.Locate(h.cfg.PluginsPath, h.cfg.Root)
+	if err != nil {
+		return fmt.Errorf("%w (looked for %s)", err, strings.Join(tried, ", "))
+	}
+	plugins, err := manifest.Load(path)
+	if err != nil {
+		return err
+	}
+	runDir := filepath.Join(h.cfg.RuntimeDir, h.inst.ID[:8])
+	for _, dir := range []string{h.cfg.RuntimeDir, runDir, h.cfg.SeatRoot} {
+		if err := privateDir(dir); err != nil {
+			return err
+		}
+	}
+	h.catalog = catalog.New(catalog.Config{
+		Manifest: plugins, BundleDir: h.cfg.BundleDir, RunDir: runDir, StateDir: filepath.Join(h.inst.Dir, "plugins"),
+		SeatRoot: h.cfg.SeatRoot, SocketDir: filepath.Join(h.cfg.RuntimeDir, "seats"), Log: h.log.Named("plugins"),
+	})
+	// The runtime plugin and the broker start side by side: both are needed before anything is served,
+	// and neither needs the other.
+	runtime := make(chan error, 1)
+	go func() { runtime <- h.catalog.StartRuntime(ctx, h.runtimeName()) }()
+	server, token, err := h.startBroker(ctx)
+	rerr := <-runtime
+	if err != nil {
+		return err
+	}
+	if h.journal, err = journal.Open(filepath.Join(h.inst.Dir, "journal.db")); err != nil {
+		return err
+	}
+	h.goals = goal.NewStore(h.journal, h.publish)
+	h.seats = seat.New(seat.Config{
+		InstanceID: h.inst.ID, Space: h.cfg.Space, Epoch: h.inst.Epoch, Root: h.cfg.Root, SeatRoot: h.cfg.SeatRoot,
+		Runtime: h.runtimeName(), Servers: server, MaxSeats: h.cfg.MaxSeats, Journal: h.journal, Goals: h.goals,
+		Plugins: h.catalog, Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Agent: settings.DefaultAgent,
+	})
+	if rerr != nil {
+		// Seats that live need an owner more than new ones need a runtime: serve what can be served.
+		h.log.Error("runtime does not start; its seats are unknown until it does", "plugin", h.runtimeName(), "err", rerr)
+		fmt.Fprintf(h.cfg.Stderr, "runtime %s does not start: %v\n", h.runtimeName(), rerr)
+	}
+	verdicts, err := h.seats.Recover(ctx)
+	if err != nil {
+		return err
+	}
+	h.printVerdicts(verdicts)
+	return h.serve(ctx, server, token)
+}
+
+func (h *Host) runtimeName() string {
+	if h.cfg.Runtime == "" {
+		return "pty"
+	}
+	return h.cfg.Runtime
+}
+
+// startBroker starts the embedded broker, or takes the external server, and connects.
+func (h *Host) startBroker(ctx context.Context) (url, tokenFile string, err error) {
+	cfg := bus.Config{URL: h.cfg.Server, TokenFile: h.cfg.TokenFile, Log: h.log.Named("bus"), OnState: h.onBus}
+	url, tokenFile = h.cfg.Server, h.cfg.TokenFile
+	if h.cfg.Server == "" {
+		path, token, err := h.inst.BrokerToken()
+		if err != nil {
+			return "", "", err
+		}
+		h.broker, err = broker.Start(ctx, broker.Config{
+			StoreDir: filepath.Join(h.inst.Dir, "nats"), Port: h.inst.Port, Token: token,
+			SyncAlways: h.cfg.SyncAlways, Log: h.log.Named("broker"),
+		})
+		if err != nil {
+			return "", "", err
+		}
+		if h.inst.Port == 0 {
+			if err := h.inst.SetPort(h.broker.Port()); err != nil {
+				return "", "", err
+			}
+		}
+		url, tokenFile = h.broker.URL(), path
+		cfg.URL, cfg.Token, cfg.TokenFile, cfg.InProcess = url, token, "", h.broker.InProcess()
+	}
+	if h.bus, err = bus.Connect(ctx, cfg); err != nil {
+		return "", "", err
+	}
+	return url, tokenFile, nil
+}
+
+func (h *Host) onBus(connected bool, reason string) {
+	if connected {
+		h.log.Info("broker is back")
+		return
+	}
+	h.log.Warn("broker lost; seats go on, commands wait for it", "reason", reason)
+}
+
+// publish tells followers of a goal about its progress.
+func (h *Host) publish(c wire.Caller, goalID string, p wire.GoalProgress) {
+	if err := h.bus.PublishProgress(h.cfg.Space, wire.EndpointManager, h.inst.ID, h.inst.Epoch, c, goalID, p); err != nil {
+		h.log.Debug("progress event lost", "op", goalID, "err", err)
+	}
+}
+
+// serve answers from here on, and says so.
+func (h *Host) serve(ctx context.Context, url, tokenFile string) error {
+	var err error
+	h.service, err = h.bus.Serve(ctx, bus.EndpointConfig{
+		Space: h.cfg.Space, Endpoint: wire.EndpointManager, InstanceID: h.inst.ID, Epoch: h.inst.Epoch,
+		Commands: control.Commands(h, h.seats, h.goals), Log: h.log.Named("control"),
+	})
+	if err != nil {
+		return err
+	}
+	self, err := selfIdentity()
+	if err != nil {
+		return err
+	}
+	err = h.inst.WriteEndpoint(wire.Endpoint{
+		URL: url, TokenFile: tokenFile, Space: h.cfg.Space, InstanceID: h.inst.ID, PID: self.PID,
+		StartTicks: self.StartTicks, BootID: self.BootID, Version: h.cfg.Version, Root: h.cfg.Root, SeatRoot: h.cfg.SeatRoot,
+	})
+	if err != nil {
+		return err
+	}
+	h.printReady(url)
+	h.catalog.StartConnectors() // behind ready: a spawn waits for its connector, nobody else does
+	go h.pruneLoop()
+	return nil
+}
+
+// Retention of ended seats and settled goals in the journal.
+const (
+	pruneEvery = 10 * time.Minute
+	keepRows   = 64
+	keepFor    = 24 * time.Hour // a retried request finds its goal for at least this long
+)
+
+func (h *Host) pruneLoop() {
+	tick := time.NewTicker(pruneEvery)
+	defer tick.Stop()
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		err := h.journal.Update(ctx, func(tx *journal.Tx) error {
+			_, _, err := tx.Prune(time.Now(), keepRows, keepFor)
+			return err
+		})
+		cancel()
+		if err != nil && !errors.Is(err, journal.ErrClosed) {
+			h.log.Warn("prune journal", "err", err)
+		}
+		select {
+		case <-tick.C:
+		case <-h.stop.done:
+			return
+		}
+	}
+}
+
+// Status answers the status command.
+func (h *Host) Status() wire.StatusReply {
+	occ := h.seats.Occupancy()
+	reply := wire.StatusReply{
+		InstanceID: h.inst.ID, Runtime: h.runtimeName(), Custody: "custodied", AgentCount: occ.Live,
+		UptimeMs: time.Since(h.started).Milliseconds(), ClassSpawn: true, Connectors: []wire.ConnectorStatus{},
+		Version: h.cfg.Version, Space: h.cfg.Space, PID: os.Getpid(), Epoch: h.inst.Epoch,
+		Foreign: h.seats.Foreign(), Occupancy: &occ,
+	}
+	for _, p := range h.catalog.Status() {
+		reply.Plugins = append(reply.Plugins, wire.PluginStatus{
+			Name: p.Name, Kind: string(p.Kind), Version: p.Version, State: string(p.State), PID: p.PID, Restarts: p.Restarts, Reason: p.Reason,
+		})
+		if p.Kind == sdk.KindConnector {
+			reply.Connectors = append(reply.Connectors, h.seats.ConnectorStatus(p.Name, p.Info, p.Reason))
+		}
+	}
+	return reply
+}
+
+// closeAll releases what boot opened, in reverse. Seats are not touched.
+func (h *Host) closeAll() {
+	h.stop.once.Do(func() { close(h.stop.done) })
+	if h.service != nil {
+		h.service.Close()
+	}
+	if h.seats != nil {
+		h.seats.Close()
+	}
+	if h.catalog != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), pluginStop)
+		if err := h.catalog.Stop(ctx); err != nil {
+			h.log.Warn("stop plugins", "err", err)
+		}
+		cancel()
+	}
+	if h.bus != nil {
+		h.bus.Close()
+	}
+	if h.broker != nil {
+		h.broker.Shutdown()
+	}
+	if h.journal != nil {
+		if err := h.journal.Close(); err != nil {
+			h.log.Error("close journal", "err", err)
+		}
+	}
+	if h.inst != nil {
+		// The endpoint file goes while the lock is still held: after it, a successor may have written its own.
+		if h.service != nil {
+			if err := h.inst.RemoveEndpoint(); err != nil {
+				h.log.Warn("remove endpoint file", "err", err)
+			}
+		}
+		if err := h.inst.Close(); err != nil {
+			h.log.Warn("release instance", "err", err)
+		}
+	}
+	if h.logFile != nil {
+		h.logFile.Close()
+	}
+}
+
+// stopper makes every way of stopping one stop.
+type stopper struct {
+	once sync.Once
+	done chan struct{} // closed when the verdicts of a stop are in, or the host closes
+
+	mu      sync.Mutex
+	running bool
+	with    bool
+	reply   wire.ShutdownReply
+	err     error
+	settled chan struct{}
+}

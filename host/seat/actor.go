@@ -1,0 +1,527 @@
+package seat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/cotal-ai/cotal-host/host/goal"
+	"github.com/cotal-ai/cotal-host/host/journal"
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/failpoint"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// Causes of an end, as shown in rows and logs.
+const (
+	causeRequested   = "stopped-requested"
+	causeShutdown    = "stopped-shutdown"
+	causeProcessExit = "process-exit"
+	causeStartFailed = "start-failed"
+)
+
+// Crash points of the end of a seat.
+var (
+	fpExitSeen     = failpoint.New("host.exit.seen")
+	fpExitRecorded = failpoint.New("host.exit.recorded")
+	fpExitReaped   = failpoint.New("host.exit.reaped")
+)
+
+// Bounds of the calls an actor makes, with the reason of each.
+const (
+	adoptTimeout     = 5 * time.Second  // one seat's share of a boot
+	reapMargin       = 15 * time.Second // beyond the grace: kill, tree walk, removal
+	connectorTimeout = 10 * time.Second // removal of a program's own leftovers
+	persistTimeout   = 10 * time.Second // a journal commit; longer means the disk hangs
+)
+
+// retryDelays are the waits between attempts of something that must finish sooner or later: a reap, a
+// verdict, a journal write. The last one repeats.
+var retryDelays = []time.Duration{time.Second, 5 * time.Second, 30 * time.Second}
+
+func retryDelay(attempt int) time.Duration { return retryDelays[min(attempt, len(retryDelays)-1)] }
+
+// Snapshot is an immutable view of one seat.
+type Snapshot struct {
+	Row    journal.SeatRow
+	State  State
+	Status sdk.SeatStatus // the runtime's last word; zero before the first
+}
+
+// actor owns one seat. Its fields belong to the goroutine that runs loop, but for snap and those
+// marked otherwise; everybody else posts functions into box.
+type actor struct {
+	set  *Set
+	log  hclog.Logger
+	box  chan func()
+	done chan struct{} // closed when the seat has ended and its name is free
+	snap atomic.Pointer[Snapshot]
+
+	accepted  chan struct{} // closed when acceptance is decided
+	acceptErr *wire.Error   // valid once accepted is closed
+	counted   bool          // guarded by Set.mu: counted as live, no longer as pending
+	typing    sync.Mutex    // held by one input at a time, so that two texts never mix
+
+	ports []int // minted for the launch; given back when the seat has ended
+
+	cancelLaunch context.CancelFunc // non-nil while the saga runs
+	stopping     context.CancelFunc // non-nil while a stop's ladder runs
+	stopMode     sdk.StopMode       // of that ladder
+	freeing      bool
+	watching     bool
+	killed       []sdk.Killed
+	evidence     []string
+	outcome      sdk.ReapOutcome
+	waiters      []chan stopResult
+}
+
+// newActor makes an actor for a row; start runs it.
+func (s *Set) newActor(row journal.SeatRow) *actor {
+	a := &actor{
+		set: s, box: make(chan func(), 32), done: make(chan struct{}), accepted: make(chan struct{}),
+		log: s.cfg.Log.With("seat", row.Alias, "uid", row.UID, "epoch", s.cfg.Epoch),
+	}
+	a.snap.Store(&Snapshot{Row: row, State: stateOf(row)})
+	return a
+}
+
+func (a *actor) snapshot() *Snapshot { return a.snap.Load() }
+
+func (a *actor) start() {
+	a.set.wg.Add(1)
+	go func() {
+		defer a.set.wg.Done()
+		a.loop()
+	}()
+}
+
+// loop runs until the seat has ended or the host gives its seats up.
+func (a *actor) loop() {
+	for {
+		select {
+		case fn := <-a.box:
+			a.guard(fn)
+			if a.snapshot().State == Ended {
+				a.set.freed(a) // before anyone is told, so that the name can be used at once
+				a.answerWaiters(nil)
+				close(a.done)
+				return
+			}
+		case <-a.set.life.Done():
+			return
+		}
+	}
+}
+
+// guard keeps a panic in one seat from taking the host, and so every other seat's owner, down.
+func (a *actor) guard(fn func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			a.log.Error("seat actor panicked; the seat is kept as it is", "panic", p, "stack", string(debug.Stack()))
+		}
+	}()
+	fn()
+}
+
+// post hands fn to the actor. It reports false when the actor has ended.
+func (a *actor) post(fn func()) bool {
+	select {
+	case a.box <- fn:
+		return true
+	case <-a.done:
+		return false
+	case <-a.set.life.Done():
+		return false
+	}
+}
+
+// errHostGone says that the host gave its seats up before the actor could act.
+var errHostGone = errors.New("the host is stopping")
+
+// call runs fn in the actor and waits for it.
+func (a *actor) call(fn func() error) error {
+	ch := make(chan error, 1)
+	if !a.post(func() {
+		err := errors.New("seat actor panicked")
+		defer func() { ch <- err }()
+		err = fn()
+	}) {
+		return errHostGone
+	}
+	select {
+	case err := <-ch:
+		return err
+	case <-a.set.life.Done():
+		return errHostGone
+	}
+}
+
+// settle is a terminal to write together with a transition.
+type settle struct {
+	state string
+	data  any
+	err   *wire.Error
+}
+
+// transition is the one place where a seat changes state: Next decides, the journal makes it durable,
+// together with the goal's terminal when there is one, and only then is it shown.
+func (a *actor) transition(ev Event, mutate func(*journal.SeatRow), end *settle) error {
+	old := a.snapshot()
+	to, err := Next(old.State, ev)
+	if err != nil {
+		return err
+	}
+	row := old.Row
+	if mutate != nil {
+		mutate(&row)
+	}
+	row.State = to.rowState()
+	row.Fence = a.set.cfg.Epoch
+	key := goal.Key(row.RequestID)
+	var landed wire.GoalResult
+	var first bool
+	ctx, cancel := context.WithTimeout(context.Background(), persistTimeout)
+	defer cancel()
+	err = a.set.cfg.Journal.Update(ctx, func(tx *journal.Tx) error {
+		if end != nil && key != "" {
+			result, err := end.result()
+			if err != nil {
+				return err
+			}
+			if landed, first, err = a.set.cfg.Goals.Settle(tx, key, result); err != nil {
+				return err
+			}
+		}
+		if to == Ended && row.Exit == nil {
+			return tx.DeleteSeat(row.SeatID)
+		}
+		return tx.PutSeat(row)
+	})
+	if err != nil {
+		return fmt.Errorf("record %s: %w", to, err)
+	}
+	a.snap.Store(&Snapshot{Row: row, State: to, Status: old.Status})
+	if end != nil {
+		if first {
+			a.set.cfg.Goals.Announce(key, landed)
+		}
+		a.set.settled(key)
+	}
+	if to != old.State {
+		a.log.Info("seat is "+string(to), "event", string(ev), "reason", row.Reason)
+	}
+	return nil
+}
+
+// observe stores what the runtime last said, without a transition.
+func (a *actor) observe(st sdk.SeatStatus) {
+	old := a.snapshot()
+	if st.Exit == nil {
+		st.Exit = old.Status.Exit
+	}
+	a.snap.Store(&Snapshot{Row: old.Row, State: old.State, Status: st})
+}
+
+// watch follows the seat until it ends. It runs once per actor, in its own goroutine.
+func (a *actor) watch() {
+	if a.watching {
+		return
+	}
+	a.watching = true
+	a.set.wg.Add(1)
+	go func() {
+		defer a.set.wg.Done()
+		for attempt := 0; ; attempt++ {
+			err := a.watchOnce()
+			if err == nil {
+				return
+			}
+			a.log.Warn("watch seat", "err", err, "attempt", attempt)
+			select {
+			case <-a.done:
+				return
+			case <-a.set.life.Done():
+				return
+			case <-time.After(retryDelay(attempt)):
+			}
+		}
+	}()
+}
+
+// watchOnce subscribes and returns nil once the seat has ended. Before it gives up it asks for one
+// verdict, so that an end between two subscriptions is seen.
+func (a *actor) watchOnce() error {
+	row := a.snapshot().Row
+	ctx, cancel := context.WithCancel(a.set.life)
+	defer cancel()
+	go func() {
+		select {
+		case <-a.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	rt, _, err := a.set.cfg.Plugins.Runtime(ctx, row.Runtime)
+	if err != nil {
+		return err
+	}
+	w, ok := rt.(sdk.Watcher)
+	if ok {
+		err = w.Watch(ctx, sdk.WatchRequest{
+			SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Handle: row.Handle, Fence: a.set.cfg.Epoch,
+		}, func(st sdk.SeatStatus) error {
+			a.post(func() { a.onStatus(st) })
+			return nil
+		})
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+	}
+	st, verr := a.adopt(ctx, false)
+	if verr != nil {
+		return errors.Join(err, verr)
+	}
+	a.post(func() { a.onStatus(st) })
+	if st.State == sdk.SeatExited || st.State == sdk.SeatNotFound {
+		return nil
+	}
+	if err == nil {
+		err = errors.New("this runtime streams no status; asking again")
+	}
+	return err
+}
+
+// adopt asks the runtime for its verdict.
+func (a *actor) adopt(ctx context.Context, commit bool) (sdk.SeatStatus, error) {
+	row := a.snapshot().Row
+	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
+	defer cancel()
+	rt, _, err := a.set.cfg.Plugins.Runtime(ctx, row.Runtime)
+	if err != nil {
+		return sdk.SeatStatus{}, fmt.Errorf("runtime %s: %w", row.Runtime, err)
+	}
+	return rt.Adopt(ctx, sdk.AdoptRequest{
+		SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Handle: row.Handle, Nonce: row.Nonce,
+		Fence: a.set.cfg.Epoch, Commit: commit,
+	})
+}
+
+// onStatus takes the runtime's word for a seat whose saga is over.
+func (a *actor) onStatus(st sdk.SeatStatus) {
+	a.observe(st)
+	if a.cancelLaunch != nil {
+		return // the saga draws its own conclusions
+	}
+	state := a.snapshot().State
+	switch st.State {
+	case sdk.SeatRunning:
+		if state == Unknown {
+			a.try(a.transition(EvRunning, func(r *journal.SeatRow) { r.Reason = "" }, nil))
+		}
+	case sdk.SeatUnknown:
+		if state == Running {
+			a.try(a.transition(EvUnknown, func(r *journal.SeatRow) { r.Reason = st.Reason }, nil))
+		}
+	case sdk.SeatExited, sdk.SeatNotFound:
+		a.onExit(st)
+	}
+}
+
+// exitOf is the exit a status carries. A seat of which nothing is left has an end without a record:
+// its code is not known, and is not invented.
+func exitOf(st sdk.SeatStatus) sdk.Exit {
+	if st.Exit != nil {
+		return *st.Exit
+	}
+	return sdk.Exit{At: time.Now(), Evidence: sdk.EvidenceCustodyLost, Detail: st.Reason}
+}
+
+// onExit records the end, once, and then removes what is left of the seat.
+func (a *actor) onExit(st sdk.SeatStatus) {
+	state := a.snapshot().State
+	if state == Exited || state == Ended {
+		a.free()
+		return
+	}
+	_ = fpExitSeen.Hit()
+	exit := exitOf(st)
+	end := a.exitTerminal(exit)
+	err := a.transition(EvExited, func(r *journal.SeatRow) {
+		r.Exit, r.Ended, r.Reason = &exit, exit.At, ""
+		if r.Cause == "" {
+			r.Cause = causeProcessExit
+		}
+	}, end)
+	if err != nil {
+		// The exit record is still in the seat's directory: nothing is lost, try again.
+		a.log.Error("record exit", "err", err)
+		a.after(0, func() { a.onExit(st) })
+		return
+	}
+	_ = fpExitRecorded.Hit()
+	a.logExit(exit)
+	a.free()
+}
+
+// exitTerminal is the terminal of a spawn that had none when its seat ended.
+func (a *actor) exitTerminal(exit sdk.Exit) *settle {
+	row := a.snapshot().Row
+	if row.Cause != "" && row.Cause != causeProcessExit {
+		return &settle{state: wire.GoalCancelled, data: map[string]string{"cancelledBy": row.Cause}}
+	}
+	return &settle{state: wire.GoalFailed, err: &wire.Error{
+		Code: wire.CodeFailedPrecondition, Outcome: wire.OutcomeExecuted,
+		Message: "the agent exited on launch" + describeExit(exit),
+	}}
+}
+
+func (a *actor) logExit(exit sdk.Exit) {
+	row := a.snapshot().Row
+	code := any("unknown")
+	if exit.Code != nil {
+		code = *exit.Code
+	}
+	a.log.Info("seat ended", "cause", row.Cause, "code", code, "signal", exit.Signal, "evidence", string(exit.Evidence))
+	for _, k := range exit.Reaped {
+		a.log.Info("ended what the agent left behind", "pid", k.PID, "command", k.Command, "signal", k.Signal)
+	}
+}
+
+// free removes what is left of an exited seat and frees its name. It is started once; a failure holds
+// the name, says why in the row, and is retried.
+func (a *actor) free() {
+	if a.freeing || a.snapshot().State != Exited {
+		return
+	}
+	a.freeing = true
+	a.goReap(0)
+}
+
+func (a *actor) goReap(attempt int) {
+	a.background(func() {
+		report, err := a.reap(sdk.StopNow, false)
+		_ = fpExitReaped.Hit()
+		a.post(func() {
+			if err == nil {
+				a.merge(report)
+				err = a.transition(EvReaped, func(r *journal.SeatRow) { r.Reaped, r.Reason = true, "" }, nil)
+			}
+			if err == nil {
+				return
+			}
+			a.log.Warn("remove what is left of the seat; its name stays held", "err", err, "attempt", attempt)
+			a.note("cleanup failed, will be retried: " + err.Error())
+			a.answerWaiters(err)
+			a.after(attempt, func() { a.goReap(attempt + 1) })
+		})
+	})
+}
+
+// reap runs the runtime's Reap and, when nothing is to be kept, the connector's.
+func (a *actor) reap(mode sdk.StopMode, keep bool) (sdk.ReapReport, error) {
+	return a.reapCtx(a.set.life, mode, keep)
+}
+
+func (a *actor) reapCtx(parent context.Context, mode sdk.StopMode, keep bool) (sdk.ReapReport, error) {
+	row := a.snapshot().Row
+	limit := reapMargin
+	if mode == sdk.StopGraceful {
+		limit += time.Duration(row.Grace) * time.Millisecond
+	}
+	ctx, cancel := context.WithTimeout(parent, limit)
+	defer cancel()
+	if !keep {
+		a.reapConnector(ctx, row)
+	}
+	rt, _, err := a.set.cfg.Plugins.Runtime(ctx, row.Runtime)
+	if err != nil {
+		return sdk.ReapReport{}, fmt.Errorf("runtime %s: %w", row.Runtime, err)
+	}
+	return rt.Reap(ctx, sdk.StopRequest{
+		SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Handle: row.Handle, Nonce: row.Nonce,
+		Fence: a.set.cfg.Epoch, Mode: mode, GraceMs: row.Grace, Keep: keep,
+	})
+}
+
+// reapConnector lets the connector remove its program's own leftovers. Its failure is told, and does
+// not hold the name: the runtime's proof is about processes, and those are gone.
+func (a *actor) reapConnector(ctx context.Context, row journal.SeatRow) {
+	if row.Agent == "" || row.State == journal.StateIntent {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectorTimeout)
+	defer cancel()
+	con, _, err := a.set.cfg.Plugins.Connector(ctx, row.Agent)
+	if err == nil {
+		var report sdk.ReapReport
+		report, err = con.Reap(ctx, sdk.LeftoverRequest{
+			SeatID: row.SeatID, Name: row.Alias, LifecycleUID: row.UID, WorkspaceRoot: a.set.cfg.Root,
+			Cwd: row.Cwd, Dir: launchDir(a.set.dir(row.SeatID)),
+		})
+		if err == nil {
+			a.post(func() { a.merge(sdk.ReapReport{Removed: report.Removed, Evidence: report.Evidence}) })
+		}
+	}
+	if err != nil {
+		a.log.Warn("connector could not remove its leftovers", "plugin", row.Agent, "err", err)
+	}
+}
+
+// merge collects the evidence of an end over its steps.
+func (a *actor) merge(r sdk.ReapReport) {
+	if a.outcome == "" || r.Outcome == sdk.ReapStopped {
+		a.outcome = r.Outcome
+	}
+	seen := map[int]bool{}
+	for _, k := range a.killed {
+		seen[k.PID] = true
+	}
+	for _, k := range r.Killed {
+		if !seen[k.PID] {
+			a.killed = append(a.killed, k)
+		}
+	}
+	a.evidence = append(a.evidence, r.Evidence...)
+}
+
+// note puts a reason into the row without a transition and without a commit: it is for people.
+func (a *actor) note(reason string) {
+	old := a.snapshot()
+	row := old.Row
+	row.Reason = reason
+	a.snap.Store(&Snapshot{Row: row, State: old.State, Status: old.Status})
+}
+
+// try logs a transition that could not be made; the next status tries again.
+func (a *actor) try(err error) {
+	if err != nil {
+		a.log.Error("seat transition", "err", err)
+	}
+}
+
+// after runs fn in the actor after the delay of attempt.
+func (a *actor) after(attempt int, fn func()) {
+	a.background(func() {
+		select {
+		case <-time.After(retryDelay(attempt)):
+			a.post(fn)
+		case <-a.done:
+		case <-a.set.life.Done():
+		}
+	})
+}
+
+// background runs fn beside the actor and is waited for when the host closes.
+func (a *actor) background(fn func()) {
+	a.set.wg.Add(1)
+	go func() {
+		defer a.set.wg.Done()
+		fn()
+	}()
+}

@@ -1,0 +1,141 @@
+package seat
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/host/goal"
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+var hostname, _ = os.Hostname()
+
+// row is the public view of a seat. What is not known is absent.
+func (s *Set) row(snap *Snapshot) wire.AgentRow {
+	r, st := snap.Row, snap.Status
+	row := wire.AgentRow{
+		Name: r.Alias, ID: r.Principal, Agent: r.Agent, Space: s.cfg.Space, Mode: r.Runtime,
+		Status: statusOf(snap.State), Mesh: "absent", MeshView: "unpopulated", LifecycleUID: r.UID,
+		Role: r.Role, Model: r.Model, Variant: r.Variant, Cwd: r.Cwd, InstanceID: s.cfg.InstanceID, Host: hostname,
+		SeatID: r.SeatID, Reason: r.Reason,
+	}
+	if c, id, ok := goal.Key(r.RequestID).Split(); ok {
+		row.GoalID, row.Spawner = id, c.Principal()
+	}
+	if !r.Started.IsZero() {
+		row.StartedAt = r.Started.UnixMilli()
+		end := time.Now()
+		if !r.Ended.IsZero() {
+			end = r.Ended
+		}
+		row.UptimeMs = max(0, end.Sub(r.Started).Milliseconds())
+	}
+	if snap.State.Live() && r.Exit == nil {
+		row.PID, row.SeatPID, row.Attached = st.Agent.PID, st.Identity.PID, st.Attached
+	}
+	if r.Exit != nil {
+		row.Exit = exitRow(*r.Exit, r.Cause)
+	}
+	return row
+}
+
+// statusOf maps the actor's state to the word rows use.
+func statusOf(s State) string {
+	switch s {
+	case Starting, Prepared:
+		return "starting"
+	case Exited, Ended:
+		return "exited"
+	default:
+		return string(s)
+	}
+}
+
+func exitRow(e sdk.Exit, cause string) *wire.SeatExit {
+	return &wire.SeatExit{
+		Code: e.Code, Signal: e.Signal, At: e.At.UnixMilli(), Asked: e.Asked, Cause: cause,
+		Evidence: string(e.Evidence), Detail: e.Detail, Last: e.Last, Reaped: killedRows(e.Reaped),
+	}
+}
+
+func killedRows(killed []sdk.Killed) []wire.KilledProc {
+	rows := make([]wire.KilledProc, 0, len(killed))
+	for _, k := range killed {
+		rows = append(rows, wire.KilledProc(k))
+	}
+	return rows
+}
+
+func reportOf(r sdk.ReapReport) *wire.StopReport {
+	out := &wire.StopReport{Outcome: string(r.Outcome), Killed: killedRows(r.Killed), Removed: r.Removed, Evidence: r.Evidence}
+	if r.Exit != nil {
+		out.Exit = exitRow(*r.Exit, "")
+	}
+	return out
+}
+
+// describeExit is an exit in words, beginning with a space or a colon.
+func describeExit(e sdk.Exit) string {
+	var b strings.Builder
+	switch {
+	case e.Signal != "":
+		fmt.Fprintf(&b, " by %s", e.Signal)
+	case e.Code != nil:
+		fmt.Fprintf(&b, " with code %d", *e.Code)
+	default:
+		b.WriteString(", code not known")
+	}
+	if e.Evidence != sdk.EvidenceReaped && e.Evidence != "" {
+		fmt.Fprintf(&b, " (%s)", e.Evidence)
+	}
+	if e.Detail != "" {
+		b.WriteString(": " + e.Detail)
+	}
+	if e.Last != "" {
+		b.WriteString("; its last line was: " + e.Last)
+	}
+	return b.String()
+}
+
+// Rows answers ps: live seats, then ended ones still kept. It waits for nobody.
+func (s *Set) Rows() []wire.AgentRow {
+	snaps := s.Snapshots()
+	rows := make([]wire.AgentRow, len(snaps))
+	for i, snap := range snaps {
+		rows[i] = s.row(snap)
+	}
+	return rows
+}
+
+// Inspect answers inspect: the row of one seat, freshly verified when it is live. A runtime that does
+// not answer leaves the row as last known, and the reason says so.
+func (s *Set) Inspect(ctx context.Context, name string) (wire.AgentRow, error) {
+	a, err := s.find(name)
+	if err != nil {
+		if snap := s.endedRow(name); snap != nil {
+			return s.row(snap), nil
+		}
+		if err == ErrNoSeat {
+			return wire.AgentRow{}, wire.Refuse(wire.CodeNotFound, "no seat is called %q; see cotal ps", name)
+		}
+		return wire.AgentRow{}, wire.Refuse(wire.CodeBadRequest, "%v; use the full custody id", err)
+	}
+	snap := a.snapshot()
+	if snap.State != Running && snap.State != Unknown {
+		return s.row(snap), nil
+	}
+	st, err := a.adopt(ctx, false)
+	if err != nil {
+		row := s.row(snap)
+		row.Reason = strings.TrimPrefix(row.Reason+"; ", "; ") + "not verified now: " + err.Error()
+		return row, nil
+	}
+	_ = a.call(func() error { a.onStatus(st); return nil })
+	row := s.row(a.snapshot())
+	row.Output = st.Next
+	return row, nil
+}

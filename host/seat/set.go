@@ -1,0 +1,252 @@
+package seat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/cotal-ai/cotal-host/host/goal"
+	"github.com/cotal-ai/cotal-host/host/journal"
+	"github.com/cotal-ai/cotal-host/host/launch"
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// Plugins gives live plugins by name; plugins/catalog implements it. Both methods wait until the
+// plugin is ready, within ctx.
+type Plugins interface {
+	Connector(ctx context.Context, name string) (sdk.Connector, sdk.Info, error)
+	Runtime(ctx context.Context, name string) (sdk.Runtime, sdk.Info, error)
+}
+
+// Config configures a Set. Everything without a default is required.
+type Config struct {
+	InstanceID string
+	Space      string
+	Epoch      uint64 // fence: seats refuse a host with a lower one
+	Root       string // workspace root, absolute
+	SeatRoot   string // seat directories, absolute
+	Runtime    string // runtime for new seats; default "pty"
+	Servers    string // broker URL handed to connectors; holds no secret
+	MaxSeats   int    // default DefaultMaxSeats
+	Journal    *journal.Journal
+	Goals      *goal.Store
+	Plugins    Plugins
+	Log        hclog.Logger
+	Environ    []string // the host's environment; default os.Environ()
+	EnvAllow   []string // extra variables the operator lets agents see, by name
+	Agent      string   // default connector; default "claude"
+}
+
+// Set is every seat of one host. Safe for concurrent use.
+type Set struct {
+	cfg  Config
+	life context.Context // ends when the host gives up its seats (not when seats end)
+	quit context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu       sync.Mutex
+	byID     map[string]*actor // every live seat, by custody id
+	byAlias  map[string]*actor // who holds a name
+	spawning map[goal.Key]*actor
+	ended    []*Snapshot // newest last
+	names    names
+	cap      capacity
+	closing  string // why new spawns are refused; empty while they are not
+	foreign  int
+}
+
+// keepEnded bounds the rows of ended seats that ps still shows; older ones are forgotten.
+const (
+	keepEnded    = 64
+	keepEndedFor = time.Hour
+)
+
+// New returns an empty set; Recover fills it from the journal and the seat directories.
+func New(cfg Config) *Set {
+	if cfg.Runtime == "" {
+		cfg.Runtime = "pty"
+	}
+	if cfg.MaxSeats == 0 {
+		cfg.MaxSeats = DefaultMaxSeats
+	}
+	if cfg.Environ == nil {
+		cfg.Environ = os.Environ()
+	}
+	if cfg.Log == nil {
+		cfg.Log = hclog.NewNullLogger()
+	}
+	life, quit := context.WithCancel(context.Background())
+	return &Set{
+		cfg: cfg, life: life, quit: quit,
+		byID: map[string]*actor{}, byAlias: map[string]*actor{}, spawning: map[goal.Key]*actor{},
+		cap: capacity{max: cfg.MaxSeats},
+	}
+}
+
+// dir is the directory of one seat.
+func (s *Set) dir(seatID string) string { return filepath.Join(s.cfg.SeatRoot, seatID) }
+
+// Fence refuses new spawns from now on, saying why. The first reason stands.
+func (s *Set) Fence(why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing == "" {
+		s.closing = why
+	}
+}
+
+// Drain waits until every accepted spawn has its terminal, or ctx ends.
+func (s *Set) Drain(ctx context.Context) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		s.mu.Lock()
+		n := len(s.spawning)
+		s.mu.Unlock()
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d spawns still run: %w", n, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// Close gives up every seat without touching it: seats go on, watches and actors end.
+func (s *Set) Close() {
+	s.Fence("the host is stopping")
+	s.quit()
+	s.wg.Wait()
+}
+
+// ErrNoSeat says that no live seat has this name.
+var ErrNoSeat = errors.New("no such seat")
+
+// find returns the live seat that alias, custody id (or a unique prefix of at least 6 digits) or
+// lifecycle UID names.
+func (s *Set) find(name string) (*actor, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a := s.byAlias[name]; a != nil {
+		return a, nil
+	}
+	var hit *actor
+	for id, a := range s.byID {
+		if a.snapshot().Row.UID == name || len(name) >= 6 && strings.HasPrefix(id, name) {
+			if hit != nil {
+				return nil, fmt.Errorf("%q names more than one seat", name)
+			}
+			hit = a
+		}
+	}
+	if hit == nil {
+		return nil, ErrNoSeat
+	}
+	return hit, nil
+}
+
+// endedRow returns the newest row of an ended seat with this alias or custody id.
+func (s *Set) endedRow(name string) *Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, snap := range slices.Backward(s.ended) {
+		if snap.Row.Alias == name || snap.Row.SeatID == name || snap.Row.UID == name {
+			return snap
+		}
+	}
+	return nil
+}
+
+// Occupancy says how the ceiling is used now.
+func (s *Set) Occupancy() wire.Occupancy {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cap.prune(time.Now())
+	return wire.Occupancy{Max: s.cap.max, Live: s.cap.live, Pending: s.cap.pending, Cooling: len(s.cap.cooling)}
+}
+
+// Foreign is the number of seats on this machine that belong to other instances, as of the last boot.
+func (s *Set) Foreign() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.foreign
+}
+
+// Snapshots returns every live seat, then the ended ones still kept, oldest first. It waits for nobody.
+func (s *Set) Snapshots() []*Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pruneEnded()
+	all := make([]*Snapshot, 0, len(s.byID)+len(s.ended))
+	for _, a := range s.byID {
+		all = append(all, a.snapshot())
+	}
+	slices.SortFunc(all, func(a, b *Snapshot) int { return a.Row.Created.Compare(b.Row.Created) })
+	return append(all, s.ended...)
+}
+
+func (s *Set) pruneEnded() {
+	cut := 0
+	for cut < len(s.ended) && (len(s.ended)-cut > keepEnded || time.Since(s.ended[cut].Row.Ended) > keepEndedFor) {
+		cut++
+	}
+	s.ended = s.ended[cut:]
+}
+
+// add registers an actor under its id and alias. The caller holds s.mu.
+func (s *Set) add(a *actor) {
+	row := a.snapshot().Row
+	s.byID[row.SeatID] = a
+	s.byAlias[row.Alias] = a
+}
+
+// freed is the one place where a seat stops holding its name and its place. It runs once per seat,
+// after the journal says Ended.
+func (s *Set) freed(a *actor) {
+	snap := a.snapshot()
+	launch.ReleasePorts(a.ports)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byID, snap.Row.SeatID)
+	if s.byAlias[snap.Row.Alias] == a {
+		delete(s.byAlias, snap.Row.Alias)
+	}
+	delete(s.spawning, goal.Key(snap.Row.RequestID))
+	if a.counted {
+		s.cap.free(snap.Row.Started, time.Now(), snap.Row.Cause != causeProcessExit)
+	} else {
+		s.cap.release()
+	}
+	if snap.Row.Exit != nil {
+		s.ended = append(s.ended, snap)
+		s.pruneEnded()
+	}
+}
+
+// launched turns a reservation into a live seat, once.
+func (s *Set) launched(a *actor) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !a.counted {
+		a.counted = true
+		s.cap.promote()
+	}
+}
+
+// settled forgets that a spawn is in flight.
+func (s *Set) settled(k goal.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.spawning, k)
+}

@@ -1,0 +1,352 @@
+package seat
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/host/goal"
+	"github.com/cotal-ai/cotal-host/host/journal"
+	"github.com/cotal-ai/cotal-host/host/saga"
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/failpoint"
+	"github.com/cotal-ai/cotal-host/sdk/seat/record"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// Crash points of a spawn, in order. design: docs/architecture.md, "Spawn is a saga".
+var (
+	fpReserved  = failpoint.New("host.spawn.reserved")
+	fpAccepted  = failpoint.New("host.spawn.accepted")
+	fpBuilding  = failpoint.New("host.spawn.building")
+	fpBuilt     = failpoint.New("host.spawn.built")
+	fpSpawning  = failpoint.New("host.spawn.spawning")
+	fpSpawned   = failpoint.New("host.spawn.spawned")
+	fpPersisted = failpoint.New("host.spawn.handle-persisted")
+	fpCommitted = failpoint.New("host.spawn.committed")
+	fpRunning   = failpoint.New("host.spawn.running-persisted")
+)
+
+// launchTimeout bounds one saga from acceptance to running. The parts have bounds of their own; this
+// one is for their sum.
+const launchTimeout = 60 * time.Second
+
+// launchDir is where a connector may write files of one launch.
+func launchDir(seatDir string) string { return filepath.Join(seatDir, "launch") }
+
+// Spawn accepts one launch and returns its acceptance; the launch itself goes on behind it and ends in
+// the goal's terminal. The request id is the goal id: the same caller, id and fingerprint get the same
+// acceptance again and start nothing.
+//
+// Errors, all not-executed: bad-request, not-found (persona, connector), failed-precondition,
+// resource-exhausted (the ceiling), unavailable (the host stops, or a plugin is not ready), conflict
+// (the id was used for another request).
+func (s *Set) Spawn(ctx context.Context, caller wire.Caller, id, fingerprint string, args wire.SpawnArgs) (wire.Acceptance, error) {
+	key := goal.KeyOf(caller, id)
+	if acc, ok, err := s.accepted(ctx, key, fingerprint); ok || err != nil {
+		return acc, err
+	}
+	p, err := s.plan(ctx, args)
+	if err != nil {
+		return wire.Acceptance{}, err
+	}
+	minted, err := mint(p.facts)
+	if err != nil {
+		return wire.Acceptance{}, wire.Refuse(wire.CodeUnavailable, "mint: %v", err)
+	}
+	a, acc, other, err := s.reserve(key, fingerprint, p, minted)
+	if err != nil {
+		minted.release()
+		return wire.Acceptance{}, err
+	}
+	if !other {
+		defer s.wg.Done()
+	} else {
+		minted.release()
+		acc, _, err := s.accepted(ctx, key, fingerprint)
+		return acc, err
+	}
+	_ = fpReserved.Hit()
+	row := a.snapshot().Row
+	err = s.cfg.Journal.Update(ctx, func(tx *journal.Tx) error {
+		if err := tx.PutSeat(row); err != nil {
+			return err
+		}
+		return s.cfg.Goals.Accept(tx, key, row.SeatID, acc, time.Now().Add(readyWindow(row)))
+	})
+	if err != nil {
+		a.acceptErr = wire.Refuse(wire.CodeUnavailable, "record the spawn: %v", err)
+		s.freed(a)
+		close(a.accepted)
+		close(a.done)
+		return wire.Acceptance{}, a.acceptErr
+	}
+	_ = fpAccepted.Hit()
+	lctx, cancel := context.WithTimeout(s.life, launchTimeout)
+	a.cancelLaunch = cancel
+	close(a.accepted)
+	a.start()
+	s.cfg.Goals.Phase(key, wire.PhaseHandoff)
+	a.background(func() {
+		defer cancel()
+		a.launch(lctx, p, minted)
+	})
+	return acc, nil
+}
+
+// accepted looks for an earlier acceptance of the same request.
+func (s *Set) accepted(ctx context.Context, key goal.Key, fingerprint string) (wire.Acceptance, bool, error) {
+	s.mu.Lock()
+	a := s.spawning[key]
+	s.mu.Unlock()
+	if a != nil {
+		select {
+		case <-a.accepted:
+		case <-ctx.Done():
+			return wire.Acceptance{}, false, wire.Fail(wire.CodeDeadlineExceeded, "the first request with this id is still being accepted")
+		}
+		if a.acceptErr != nil {
+			return wire.Acceptance{}, false, a.acceptErr
+		}
+	}
+	row, ok, err := s.cfg.Goals.Lookup(key)
+	switch {
+	case err != nil:
+		return wire.Acceptance{}, false, wire.Refuse(wire.CodeUnavailable, "look up goal: %v", err)
+	case !ok:
+		return wire.Acceptance{}, false, nil
+	case row.Fingerprint != fingerprint:
+		return wire.Acceptance{}, false, wire.Refuse(wire.CodeConflict, "goal id %s was used for another request; use a new id", row.Acceptance.GoalID)
+	}
+	return row.Acceptance, true, nil
+}
+
+// reserve takes the name and the place, without suspension, so that two spawns can neither share a
+// name nor pass the last free place together. other is true when the same request won meanwhile.
+func (s *Set) reserve(key goal.Key, fingerprint string, p *plan, m *minting) (a *actor, acc wire.Acceptance, other bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.spawning[key] != nil {
+		return nil, acc, true, nil
+	}
+	if s.closing != "" {
+		return nil, acc, false, wire.Refuse(wire.CodeUnavailable, "no new seats: %s", s.closing)
+	}
+	now := time.Now()
+	if err := s.cap.reserve(now); err != nil {
+		return nil, acc, false, wire.Refuse(wire.CodeResourceExhausted, "%v", err)
+	}
+	alias, err := s.names.allocate(p.profile.Alias, p.profile.Pinned, func(n string) string {
+		if h := s.byAlias[n]; h != nil {
+			return statusOf(h.snapshot().State)
+		}
+		return ""
+	})
+	if err != nil {
+		s.cap.release()
+		code := wire.CodeBadRequest
+		if errors.As(err, new(errNameHeld)) {
+			code = wire.CodeFailedPrecondition
+		}
+		return nil, acc, false, wire.Refuse(code, "%v", err)
+	}
+	row := journal.SeatRow{
+		SeatID: m.seatID, UID: m.uid, Alias: alias, Principal: wire.OwnerLocal + "." + m.actor, Nonce: m.nonce,
+		RequestID: string(key), Fingerprint: fingerprint, Persona: p.profile.PersonaPath, Agent: p.profile.Agent,
+		Runtime: s.cfg.Runtime, Role: p.profile.Role, Model: p.profile.Model, Variant: p.profile.Variant, Cwd: p.cwd,
+		Grace: p.grace, ReadinessMs: p.window, Form: p.form, State: journal.StateIntent, Created: now, Fence: s.cfg.Epoch,
+	}
+	_, id, _ := key.Split()
+	acc = wire.Acceptance{
+		Name: alias, Owner: wire.OwnerLocal, Actor: m.actor, UID: m.uid, GoalID: id, Fingerprint: fingerprint,
+		ReadinessDeadlineMs: readyWindow(row).Milliseconds(),
+		Executor:            wire.Executor{LifecycleUID: s.cfg.InstanceID, Epoch: s.cfg.Epoch},
+	}
+	a = s.newActor(row)
+	a.ports = m.ports
+	s.wg.Add(1) // for Spawn itself; under mu, so that Close cannot miss it
+	s.add(a)
+	s.spawning[key] = a
+	return a, acc, false, nil
+}
+
+// launch is the saga: build → prepare → persist → commit. Everything it needs to find an interrupted
+// step again stands in the accepted row, so no further intent is recorded before a step; each undo is
+// keyed by the custody id and harmless when there is nothing to undo.
+func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
+	row := a.snapshot().Row
+	var spec sdk.LaunchSpec
+	var rt sdk.Runtime
+	steps := []saga.Step{
+		{
+			Name: "build launch", Before: fpBuilding, After: fpBuilt,
+			Do:   func(ctx context.Context) (err error) { spec, err = a.build(ctx, row, p, m); return err },
+			Undo: func(context.Context) error { return a.set.removeDir(row.SeatID) },
+		},
+		{
+			Name: "prepare seat", Before: fpSpawning, After: fpSpawned,
+			Do: func(ctx context.Context) (err error) {
+				if rt, _, err = a.set.cfg.Plugins.Runtime(ctx, row.Runtime); err != nil {
+					return err
+				}
+				handle, err := rt.Spawn(ctx, sdk.SpawnRequest{
+					SeatID: row.SeatID, Nonce: row.Nonce, Fence: a.set.cfg.Epoch, Owner: a.owner(row), Launch: spec,
+					Cwd: row.Cwd, Rows: p.profile.Rows, Cols: p.profile.Cols, StopGraceMs: row.Grace, Form: row.Form,
+				})
+				if err != nil {
+					return err
+				}
+				// The handle is durable before anything executes.
+				return a.call(func() error {
+					return a.transition(EvPrepared, func(r *journal.SeatRow) { r.Handle = handle }, nil)
+				})
+			},
+			Undo: func(context.Context) error { _, err := a.reap(sdk.StopNow, false); return err },
+		},
+		{
+			Name: "commit seat", Before: fpPersisted, After: fpCommitted,
+			Do: func(ctx context.Context) error {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				st, err := a.adopt(ctx, true)
+				if err != nil {
+					return err
+				}
+				return a.call(func() error { return a.onCommitted(st, spec.Probe) })
+			},
+		},
+	}
+	err := saga.Run(ctx, "spawn", nil, steps)
+	a.post(func() { a.onLaunchDone(err, spec.Probe) })
+}
+
+// build makes the seat's directory, says in it whose it is, and lets the connector fill it.
+func (a *actor) build(ctx context.Context, row journal.SeatRow, p *plan, m *minting) (sdk.LaunchSpec, error) {
+	dir := a.set.dir(row.SeatID)
+	if err := os.MkdirAll(launchDir(dir), 0o700); err != nil {
+		return sdk.LaunchSpec{}, fmt.Errorf("make seat directory: %w", err)
+	}
+	err := record.WriteIntent(dir, record.Intent{
+		CustodyID: row.SeatID, Owner: record.Owner(a.owner(row)), Nonce: row.Nonce, Fence: a.set.cfg.Epoch,
+		Form: row.Form, Created: row.Created,
+	})
+	if err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	con, _, err := a.set.cfg.Plugins.Connector(ctx, row.Agent)
+	if err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	spec, err := con.BuildLaunch(ctx, sdk.LaunchRequest{
+		SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Space: a.set.cfg.Space, Name: row.Alias, Role: row.Role,
+		Principal: row.Principal, LifecycleUID: row.UID, Servers: a.set.cfg.Servers,
+		PersonaPath: row.Persona, Persona: p.profile.Body, Model: row.Model, Variant: row.Variant,
+		Prompt: p.profile.Prompt, Resume: p.profile.Resume, LaunchOptions: p.profile.LaunchOptions,
+		BaseEnv: a.seatEnv(p), Binaries: p.binaries, WorkspaceRoot: a.set.cfg.Root, Cwd: row.Cwd, Dir: launchDir(dir),
+		Ports: m.ports, Secrets: m.secrets, SessionIDs: m.sessionIDs,
+	})
+	if err != nil {
+		return spec, fmt.Errorf("connector %s: %w", row.Agent, err)
+	}
+	if !filepath.IsAbs(spec.Path) {
+		return spec, fmt.Errorf("connector %s gave the program path %q, which is not absolute", row.Agent, spec.Path)
+	}
+	return spec, nil
+}
+
+func (a *actor) owner(row journal.SeatRow) sdk.SeatOwner {
+	return sdk.SeatOwner{
+		InstanceID: a.set.cfg.InstanceID, Space: a.set.cfg.Space, Alias: row.Alias, Principal: row.Principal,
+		LifecycleUID: row.UID, RequestID: row.RequestID, Fingerprint: row.Fingerprint,
+	}
+}
+
+// onCommitted records what the commit gave.
+func (a *actor) onCommitted(st sdk.SeatStatus, p *sdk.Probe) error {
+	a.observe(st)
+	switch st.State {
+	case sdk.SeatRunning, sdk.SeatExited:
+		var end *settle
+		if p == nil && st.State == sdk.SeatRunning && a.snapshot().State != Stopping {
+			end = &settle{state: wire.GoalSucceeded, data: a.spawnResult()}
+		}
+		// A program that ended at once did run: Running first, then its exit.
+		err := a.transition(EvRunning, func(r *journal.SeatRow) { r.Started = time.Now() }, end)
+		if err != nil {
+			return err
+		}
+		_ = fpRunning.Hit()
+		a.set.launched(a)
+		a.set.cfg.Goals.Phase(goal.Key(a.snapshot().Row.RequestID), wire.PhaseLaunched)
+		return nil
+	case sdk.SeatNotFound:
+		return sdk.Errorf(sdk.ErrGone, "the seat was gone before its commit: %s", st.Reason)
+	default:
+		return fmt.Errorf("the commit gave no verdict (%s): %s", st.State, st.Reason)
+	}
+}
+
+// onLaunchDone ends the saga: the seat runs and is watched, or everything is undone, or what could not
+// be undone holds the name.
+func (a *actor) onLaunchDone(err error, p *sdk.Probe) {
+	a.cancelLaunch = nil
+	snap := a.snapshot()
+	if err == nil {
+		if snap.Status.State == sdk.SeatExited {
+			a.onExit(snap.Status)
+			return
+		}
+		a.watch()
+		if snap.State == Stopping {
+			a.ladder(a.stopMode)
+			return
+		}
+		a.awaitReady(p, readyWindow(snap.Row))
+		return
+	}
+	if a.set.life.Err() != nil {
+		return // the host is going down; the next one decides by what is recorded
+	}
+	var failed *saga.Error
+	if errors.As(err, &failed) && len(failed.Undo) > 0 || snap.State == Running {
+		a.log.Error("spawn failed and could not be undone; the name stays held", "err", err)
+		a.try(a.transition(EvUnknown, func(r *journal.SeatRow) { r.Reason = err.Error() }, &settle{
+			state: wire.GoalUncertain, err: &wire.Error{Code: wire.CodeInternal, Outcome: wire.OutcomeUnknown, Message: err.Error()},
+		}))
+		a.watch()
+		if snap.State == Stopping {
+			a.ladder(a.stopMode)
+		}
+		return
+	}
+	end := &settle{state: wire.GoalFailed, err: launchError(err)}
+	if snap.State == Stopping {
+		end = &settle{state: wire.GoalCancelled, data: map[string]string{"cancelledBy": snap.Row.Cause}}
+	}
+	a.log.Warn("spawn failed", "err", err)
+	if werr := a.transition(EvStartFailed, func(r *journal.SeatRow) { r.Cause = cmp.Or(r.Cause, causeStartFailed) }, end); werr != nil {
+		a.log.Error("record failed spawn", "err", werr)
+		a.after(0, func() { a.onLaunchDone(err, p) })
+	}
+}
+
+// launchError is the goal's error for a launch of which nothing is left.
+func launchError(err error) *wire.Error {
+	code := wire.CodeFailedPrecondition
+	switch {
+	case errors.Is(err, sdk.ErrInvalid):
+		code = wire.CodeBadRequest
+	case errors.Is(err, sdk.ErrUnavailable), errors.Is(err, sdk.ErrPluginDown):
+		code = wire.CodeUnavailable
+	case errors.Is(err, sdk.ErrUnsupported):
+		code = wire.CodeUnimplemented
+	case errors.Is(err, context.DeadlineExceeded):
+		code = wire.CodeDeadlineExceeded
+	}
+	return &wire.Error{Code: code, Message: err.Error(), Outcome: wire.OutcomeNotExecuted}
+}

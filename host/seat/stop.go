@@ -1,0 +1,230 @@
+package seat
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/host/journal"
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/failpoint"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// Crash points of a stop.
+var (
+	fpStopAsked    = failpoint.New("host.stop.asked")
+	fpStopRecorded = failpoint.New("host.stop.recorded")
+	fpStopProved   = failpoint.New("host.stop.proved")
+)
+
+type stopResult struct {
+	report sdk.ReapReport
+	err    error
+}
+
+// stop ends the seat and returns once its end is proved and nothing of it is left. A stop of a seat
+// that is already ending joins that end; "now" overtakes a graceful one. It is idempotent.
+func (a *actor) stop(ctx context.Context, mode sdk.StopMode, cause string) (sdk.ReapReport, error) {
+	ch := make(chan stopResult, 1)
+	if !a.post(func() { a.onStop(mode, cause, ch) }) {
+		select {
+		case <-a.done:
+			return a.finalReport(), nil
+		default:
+			return sdk.ReapReport{}, errHostGone
+		}
+	}
+	select {
+	case r := <-ch:
+		return r.report, r.err
+	case <-a.done:
+		return a.finalReport(), nil
+	case <-a.set.life.Done():
+		return sdk.ReapReport{}, errHostGone
+	case <-ctx.Done():
+		return sdk.ReapReport{}, ctx.Err()
+	}
+}
+
+// finalReport is the evidence of a seat that has ended. Only valid once done is closed.
+func (a *actor) finalReport() sdk.ReapReport {
+	outcome := a.outcome
+	if outcome == "" {
+		outcome = sdk.ReapAbsent
+	}
+	return sdk.ReapReport{Outcome: outcome, Exit: a.snapshot().Row.Exit, Killed: a.killed, Evidence: a.evidence}
+}
+
+func (a *actor) onStop(mode sdk.StopMode, cause string, ch chan stopResult) {
+	a.waiters = append(a.waiters, ch)
+	snap := a.snapshot()
+	if snap.State == Exited {
+		a.free()
+		return
+	}
+	if snap.State != Stopping {
+		_ = fpStopAsked.Hit()
+		// The cause is durable before the first signal, so that the exit of a deliberate stop is
+		// never taken for a crash, whoever dies in between.
+		err := a.transition(EvStop, func(r *journal.SeatRow) { r.Cause = cause }, nil)
+		if err != nil {
+			a.answerWaiters(err)
+			return
+		}
+		_ = fpStopRecorded.Hit()
+	}
+	if a.cancelLaunch != nil {
+		a.cancelLaunch() // the saga undoes itself, or finishes and is stopped then
+		a.stopMode = mode
+		return
+	}
+	a.ladder(mode)
+}
+
+// ladder starts the runtime's stop ladder, or replaces a graceful one that still runs by a hard one.
+func (a *actor) ladder(mode sdk.StopMode) {
+	if a.stopping != nil {
+		if a.stopMode == mode || mode == sdk.StopGraceful {
+			return // joins the one that runs
+		}
+		a.stopping()
+	}
+	ctx, cancel := context.WithCancel(a.set.life)
+	a.stopping, a.stopMode = cancel, mode
+	a.background(func() {
+		// Keep: the exit becomes durable in the journal before the seat's own record is removed.
+		report, err := a.reapCtx(ctx, mode, true)
+		overtaken := ctx.Err() != nil
+		cancel()
+		_ = fpStopProved.Hit()
+		a.post(func() { a.onLadderDone(report, err, overtaken) })
+	})
+}
+
+func (a *actor) onLadderDone(report sdk.ReapReport, err error, overtaken bool) {
+	if overtaken && a.snapshot().State == Stopping && err != nil {
+		return // the ladder that replaced this one answers
+	}
+	a.stopping = nil
+	if err != nil {
+		a.log.Warn("stop could not prove the end; the name stays held", "err", err)
+		a.note("stop could not prove the end: " + err.Error())
+		a.answerWaiters(err)
+		return
+	}
+	a.merge(report)
+	a.onExit(sdk.SeatStatus{State: sdk.SeatExited, Exit: report.Exit, Reason: "ended by a stop; no record of the exit was found"})
+}
+
+// answerWaiters tells everyone who waits for the end how it went.
+func (a *actor) answerWaiters(err error) {
+	for _, ch := range a.waiters {
+		ch <- stopResult{a.finalReport(), err}
+	}
+	a.waiters = nil
+}
+
+// Despawn ends one seat for a caller who named its principal and life.
+// Errors: expired (no live seat with that life), failed-precondition with outcome unknown when the end
+// could not be proved.
+func (s *Set) Despawn(ctx context.Context, target wire.Target, args wire.DespawnArgs) (wire.DespawnReply, error) {
+	a, err := s.target(target)
+	if err != nil {
+		return wire.DespawnReply{}, err
+	}
+	graceful := args.Graceful == nil || *args.Graceful
+	mode := sdk.StopNow
+	if graceful {
+		mode = sdk.StopGraceful
+	}
+	reply := wire.DespawnReply{Name: a.snapshot().Row.Alias, Graceful: graceful}
+	if !args.WaitForExit {
+		a.background(func() {
+			if _, err := a.stop(s.life, mode, causeRequested); err != nil && !errors.Is(err, errHostGone) {
+				a.log.Warn("stop seat", "err", err)
+			}
+		})
+		reply.Stopped = true
+		return reply, nil
+	}
+	report, err := a.stop(ctx, mode, causeRequested)
+	if err != nil {
+		return reply, stopError(reply.Name, err)
+	}
+	reply.Stopped = true
+	reply.Report = reportOf(report)
+	return reply, nil
+}
+
+// stopError says that an end is not proved, and what that means.
+func stopError(name string, err error) *wire.Error {
+	code := wire.CodeFailedPrecondition
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		code = wire.CodeDeadlineExceeded
+	case errors.Is(err, errHostGone), errors.Is(err, sdk.ErrPluginDown), errors.Is(err, sdk.ErrUnavailable):
+		code = wire.CodeUnavailable
+	}
+	return &wire.Error{
+		Code: code, Outcome: wire.OutcomeUnknown,
+		Message: "the end of " + name + " is not proved: " + err.Error() + "; the name stays held, stop it again or look with inspect",
+	}
+}
+
+// target resolves the life a targeted command names, right before its effect.
+func (s *Set) target(t wire.Target) (*actor, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range s.byID {
+		row := a.snapshot().Row
+		if row.UID == t.LifecycleUID && row.Principal == t.Owner+"."+t.Actor {
+			return a, nil
+		}
+	}
+	return nil, wire.Refuse(wire.CodeExpired, "no live seat has the lifecycle uid %s; look at ps for the current one", t.LifecycleUID)
+}
+
+// StopAll ends every seat, at once, and says for each how it went.
+func (s *Set) StopAll(ctx context.Context) (stopped []wire.StoppedSeat, left []wire.AgentRow) {
+	type result struct {
+		a      *actor
+		report sdk.ReapReport
+		err    error
+	}
+	s.mu.Lock()
+	actors := make([]*actor, 0, len(s.byID))
+	for _, a := range s.byID {
+		actors = append(actors, a)
+	}
+	s.mu.Unlock()
+	results := make(chan result, len(actors))
+	for _, a := range actors {
+		go func() {
+			report, err := a.stop(ctx, sdk.StopGraceful, causeShutdown)
+			results <- result{a, report, err}
+		}()
+	}
+	for range actors {
+		r := <-results
+		if r.err != nil {
+			row := s.row(r.a.snapshot())
+			row.Reason = r.err.Error()
+			left = append(left, row)
+			continue
+		}
+		stopped = append(stopped, wire.StoppedSeat{Name: r.a.snapshot().Row.Alias, Report: reportOf(r.report)})
+	}
+	return stopped, left
+}
+
+// Grace is the longest grace of any live seat: what a stop of all of them may take.
+func (s *Set) Grace() time.Duration {
+	var longest time.Duration
+	for _, snap := range s.Snapshots() {
+		if snap.State.Live() {
+			longest = max(longest, time.Duration(snap.Row.Grace)*time.Millisecond)
+		}
+	}
+	return longest
+}
