@@ -1,0 +1,131 @@
+package pty
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync"
+
+	"github.com/cotal-ai/cotal-host/sdk"
+)
+
+// Runtime implements sdk.Runtime, sdk.Watcher, sdk.Lister and sdk.Configurer for seats on a pseudo
+// terminal. The zero value is not usable; see New. Its methods may be called concurrently.
+type Runtime struct {
+	locks seatLocks
+
+	mu  sync.RWMutex
+	cfg *settings // nil until Configure succeeded
+}
+
+// settings are the facts of one successful Configure; they never change afterwards.
+type settings struct {
+	image     *image
+	root      *os.File // the seat root, open
+	rootPath  string
+	sockets   string
+	rootFiles *os.Root // the same directory, for removals that cannot leave it
+}
+
+// New returns a runtime that waits for Configure.
+func New() *Runtime { return &Runtime{} }
+
+var (
+	sha256Text = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	seatIDText = regexp.MustCompile(`^[0-9a-f]{32}$`)
+)
+
+// Configure takes seat_sha256 (hex SHA-256 of cotal-seat in BundleDir) from the plugin's table, loads
+// that program, and opens SeatRoot and SocketDir. It may be called again; the last success counts.
+// Errors: sdk.ErrInvalid, naming the key, the path and the fix.
+func (r *Runtime) Configure(_ context.Context, cfg sdk.PluginConfig) error {
+	var table struct {
+		SeatSHA256 string `json:"seat_sha256"`
+	}
+	if len(cfg.Config) > 0 {
+		dec := json.NewDecoder(bytes.NewReader(cfg.Config))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&table); err != nil {
+			return sdk.Errorf(sdk.ErrInvalid, "[plugin.config] of %s: %v; the only key is seat_sha256", Name, err)
+		}
+	}
+	if !sha256Text.MatchString(table.SeatSHA256) {
+		return sdk.Errorf(sdk.ErrInvalid, "[plugin.config] of %s: seat_sha256 is %q, want the 64 hex digits that sha256sum prints for cotal-seat (make build writes them)", Name, table.SeatSHA256)
+	}
+	if err := checkSocketPath(cfg.SocketDir, "0000000000000000"); err != nil {
+		return err
+	}
+	s := &settings{rootPath: cfg.SeatRoot, sockets: cfg.SocketDir}
+	if err := s.open(cfg, table.SeatSHA256); err != nil {
+		s.close()
+		return sdk.Errorf(sdk.ErrInvalid, "configure %s: %v", Name, err)
+	}
+	r.mu.Lock()
+	// The former settings stay open: calls in flight use them, and Configure is called once.
+	r.cfg = s
+	r.mu.Unlock()
+	return nil
+}
+
+func (s *settings) open(cfg sdk.PluginConfig, digest string) (err error) {
+	if s.root, err = openPrivateDir(cfg.SeatRoot); err != nil {
+		return err
+	}
+	// Through the descriptor: the path may name something else by now.
+	if s.rootFiles, err = os.OpenRoot(fdPath(s.root)); err != nil {
+		return err
+	}
+	sockets, err := openPrivateDir(cfg.SocketDir)
+	if err != nil {
+		return err
+	}
+	sockets.Close()
+	s.image, err = loadImage(filepath.Join(cfg.BundleDir, "cotal-seat"), digest)
+	return err
+}
+
+func (s *settings) close() {
+	s.image.close()
+	if s.rootFiles != nil {
+		s.rootFiles.Close()
+	}
+	if s.root != nil {
+		s.root.Close()
+	}
+}
+
+// settings returns what Configure made.
+func (r *Runtime) settings() (*settings, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.cfg == nil {
+		return nil, sdk.Errorf(sdk.ErrUnavailable, "the %s runtime has not been configured", Name)
+	}
+	return r.cfg, nil
+}
+
+// socketPath is where the seat with this id listens. Sixteen digits keep it short; ids are random, so
+// they are still unique, and the seat answers with its identity.
+func (s *settings) socketPath(id string) string {
+	return filepath.Join(s.sockets, id[:16]+".sock")
+}
+
+func checkSocketPath(dir, id string) error {
+	if !filepath.IsAbs(dir) {
+		return sdk.Errorf(sdk.ErrInvalid, "socket directory %q is not absolute", dir)
+	}
+	if path := filepath.Join(dir, id[:16]+".sock"); len(path) >= maxSocketPath {
+		return sdk.Errorf(sdk.ErrInvalid, "socket path %s has %d bytes and the limit is %d; set XDG_RUNTIME_DIR to a shorter directory of yours", path, len(path), maxSocketPath-1)
+	}
+	return nil
+}
+
+func checkSeatID(id string) error {
+	if !seatIDText.MatchString(id) {
+		return sdk.Errorf(sdk.ErrInvalid, "seat id %q is not 32 lower-case hex digits", id)
+	}
+	return nil
+}

@@ -1,0 +1,226 @@
+package pty
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"strconv"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/seat"
+	"github.com/cotal-ai/cotal-host/sdk/seat/record"
+)
+
+// errSeatLost: the connection to the seat ended before its exit was told.
+var errSeatLost = errors.New("the seat's connection ended")
+
+// endLive climbs the ladder on a seat that answers.
+func (rp *reaping) endLive(ctx context.Context, c *seat.Conn) error {
+	now := c.Welcome()
+	rp.custody = now.Seat
+	ended := make(chan struct{})
+	running := make(chan struct{})
+	go func() {
+		defer close(running)
+		_ = c.Run(ctx, seat.Handler{Exit: func(seat.Status, seat.ExitRecord) { close(ended) }})
+	}()
+	defer func() {
+		c.Close()
+		<-running
+	}()
+	agent := ""
+	if now.Agent.PID != 0 {
+		if st, err := seat.ReadProc(now.Agent.PID); err == nil && st.StartTicks == now.Agent.StartTicks {
+			agent = st.Comm
+		}
+	}
+	rp.report.Outcome = sdk.ReapStopped
+	polite := false
+	var err error
+	switch now.State {
+	case seat.StateExited:
+		rp.report.Outcome = sdk.ReapExited
+	case seat.StatePrepared:
+		rp.evidence("it was only prepared: nothing of the agent had executed")
+		err = rp.signal(ctx, c, seat.ActionTerm, killWait, ended, running)
+	case seat.StateDraining:
+		rp.evidence("the agent had ended by itself")
+		if err = rp.waitFor(ctx, killWait, ended, running, nil); errors.Is(err, errStill) {
+			rp.evidence("the rest of its tree still lived after %s: sent SIGKILL to it", killWait)
+			err = rp.signal(ctx, c, seat.ActionKill, killWait, ended, running)
+		}
+	default:
+		polite, err = rp.climb(ctx, c, now, agent, ended, running)
+	}
+	switch {
+	case errors.Is(err, sdk.ErrUnproven):
+		return err
+	case errors.Is(err, errSeatLost):
+		// Somebody killed custody under us; what is left is judged by the records.
+		if rerr := rp.reread(); rerr != nil {
+			return rerr
+		}
+		return rp.endSilent(ctx, err.Error())
+	case err != nil && ctx.Err() != nil:
+		return unproven("the call ended before the seat did: %v", ctx.Err())
+	case err != nil:
+		return rp.endHung(ctx, err.Error())
+	}
+	return rp.acknowledge(ctx, c, now, agent, polite)
+}
+
+// climb sends the polite signal, waits out the grace, and kills the tree. polite reports whether the
+// grace was enough.
+func (rp *reaping) climb(ctx context.Context, c *seat.Conn, now seat.Status, agent string, ended, running <-chan struct{}) (polite bool, err error) {
+	if rp.req.Mode != sdk.StopNow {
+		grace := rp.grace(ctx)
+		began := time.Now()
+		rp.evidence("sent SIGTERM to agent %d (%s) and the foreground group", now.Agent.PID, agent)
+		if err = rp.signal(ctx, c, seat.ActionTerm, 0, ended, running); err == nil {
+			if err = fpReapTerm.Hit(); err != nil {
+				return false, unproven("%v", err)
+			}
+			err = rp.waitFor(ctx, grace, ended, running, rp.hurry)
+		}
+		switch {
+		case err == nil:
+			rp.evidence("the whole tree ended within %d ms of it", time.Since(began).Milliseconds())
+			return true, nil
+		case errors.Is(err, errSeatLost):
+			return false, err
+		case errors.Is(err, errHurry):
+			rp.evidence("a second stop asked for no grace")
+		case errors.Is(err, errStill):
+			rp.evidence("it still lived after the grace of %s", grace)
+		default:
+			rp.evidence("asking custody for the polite signal failed: %v", err)
+		}
+	}
+	if err := fpReapKill.Hit(); err != nil {
+		return false, unproven("%v", err)
+	}
+	rp.evidence("sent SIGKILL to the whole tree")
+	return false, rp.signal(ctx, c, seat.ActionKill, killWait, ended, running)
+}
+
+var (
+	errHurry = errors.New("a second stop asked for no grace")
+	errStill = errors.New("still running")
+)
+
+// signal asks the seat for an action and, with a bound, waits for the exit.
+func (rp *reaping) signal(ctx context.Context, c *seat.Conn, a seat.Action, bound time.Duration, ended, running <-chan struct{}) error {
+	sctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	err := c.Signal(sctx, a)
+	cancel()
+	// A refusal because there is nothing to signal means that the end is on its way.
+	if err != nil && !errors.Is(err, seat.ErrNotRunning) && !errors.Is(err, seat.ErrClosed) {
+		return err
+	}
+	if bound == 0 {
+		return nil
+	}
+	return rp.waitFor(ctx, bound, ended, running, nil)
+}
+
+// waitFor waits for the exit. Errors: errSeatLost, errHurry, errStill after the bound, or ctx's.
+func (rp *reaping) waitFor(ctx context.Context, bound time.Duration, ended, running, hurry <-chan struct{}) error {
+	t := time.NewTimer(bound)
+	defer t.Stop()
+	select {
+	case <-ended:
+		return nil
+	case <-running:
+		select {
+		case <-ended: // Run returns after it told the exit
+			return nil
+		default:
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return errSeatLost
+	case <-hurry:
+		return errHurry
+	case <-t.C:
+		return errStill
+	}
+}
+
+// grace returns how long the polite signal may take: what the request says, else what the seat was
+// spawned with, else the default; shortened when the caller's deadline leaves less.
+func (rp *reaping) grace(ctx context.Context) time.Duration {
+	ms := rp.req.GraceMs
+	if ms == 0 && rp.v.recErr == nil {
+		ms = rp.v.rec.Record.StopGraceMs
+	}
+	if ms == 0 {
+		ms = rp.v.state.GraceMs
+	}
+	if ms == 0 {
+		ms = sdk.DefaultStopGraceMs
+	}
+	grace := time.Duration(ms) * time.Millisecond
+	if at, ok := ctx.Deadline(); ok {
+		if left := time.Until(at) - stopReserve; left < grace {
+			grace = max(left, 0)
+			rp.evidence("the caller's deadline leaves a grace of %s", grace.Round(time.Millisecond))
+		}
+	}
+	return grace
+}
+
+// acknowledge reads the exit record and lets custody go.
+func (rp *reaping) acknowledge(ctx context.Context, c *seat.Conn, now seat.Status, agent string, polite bool) error {
+	// The seat tells an exit only once the record is durable, so this is there at the first look; a
+	// record that cannot be read keeps the seat.
+	if err := rp.reread(); err != nil {
+		return err
+	}
+	if rp.v.exitErr != nil {
+		if errors.Is(rp.v.exitErr, fs.ErrNotExist) {
+			return unproven("the seat says it has exited and there is no %s in %s; nothing was removed", record.ExitFile, rp.v.dir)
+		}
+		return unproven("%v; nothing was removed", rp.v.exitErr)
+	}
+	x := rp.v.exit
+	if now.State == seat.StateRunning && now.Agent.PID != 0 {
+		sig := x.Signal
+		if sig == "" && polite {
+			sig = "SIGTERM" // it handled the signal and exited
+		}
+		if sig != "" {
+			rp.report.Killed = append(rp.report.Killed, sdk.Killed{PID: now.Agent.PID, Command: agent, Signal: sig})
+		}
+	}
+	rp.took(x)
+	rp.evidence("exit record of %s: %s", x.At.Format(time.RFC3339), describe(x))
+	if err := fpReapExited.Hit(); err != nil {
+		return unproven("%v", err)
+	}
+	actx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	if err := c.AckExit(actx); err != nil && !errors.Is(err, seat.ErrClosed) {
+		rp.evidence("acknowledging the exit failed: %v", err)
+	}
+	if err := fpReapAcked.Hit(); err != nil {
+		return unproven("%v", err)
+	}
+	return nil
+}
+
+// describe puts an exit record into words.
+func describe(x record.Exit) string {
+	text := x.Evidence
+	switch {
+	case x.Signal != "":
+		text += ", ended by " + x.Signal
+	case x.Code != nil:
+		text += ", code " + strconv.Itoa(*x.Code)
+	}
+	if n := len(x.Reaped); n > 0 {
+		text += ", " + strconv.Itoa(n) + " processes that outlived the agent were ended"
+	}
+	return text
+}

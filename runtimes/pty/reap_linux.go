@@ -1,0 +1,361 @@
+package pty
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/seat"
+	"github.com/cotal-ai/cotal-host/sdk/seat/record"
+)
+
+// Reap ends a seat, proves its end, and (without req.Keep) removes its directory and socket. The rungs:
+// the polite signal, the grace, SIGKILL of the whole tree, the exit record, the end of the custody
+// process, a last search for processes by nonce. Each leaves one sentence in ReapReport.Evidence. A
+// seat that is already gone is success. A stop with sdk.StopNow hastens a graceful one under way.
+//
+// Errors: sdk.ErrUnproven (something may live; nothing was removed), sdk.ErrNotOurs, sdk.ErrStaleFence,
+// sdk.ErrUnavailable with sdk.OutcomeExecuted (ended and proven, and something could not be removed).
+func (r *Runtime) Reap(ctx context.Context, req sdk.StopRequest) (sdk.ReapReport, error) {
+	s, err := r.settings()
+	if err != nil {
+		return sdk.ReapReport{}, err
+	}
+	if err := checkSeatID(req.SeatID); err != nil {
+		return sdk.ReapReport{}, err
+	}
+	if req.GraceMs < 0 || req.GraceMs > int(maxGrace/time.Millisecond) {
+		return sdk.ReapReport{}, sdk.Errorf(sdk.ErrInvalid, "graceMs %d is not in 0..%d", req.GraceMs, maxGrace/time.Millisecond)
+	}
+	s, release, err := s.at(req.Handle)
+	if err != nil {
+		return sdk.ReapReport{}, err
+	}
+	defer release()
+	// Checked before the lock: a caller without a say must not hasten somebody's stop.
+	v, err := s.look(req.SeatID, req.Handle, req.Nonce)
+	if err == nil {
+		err = v.admit(req.InstanceID, req.Fence)
+	}
+	if err != nil {
+		return sdk.ReapReport{}, err
+	}
+	l, unlock, err := r.locks.lock(ctx, req.SeatID, req.Mode == sdk.StopNow)
+	if err != nil {
+		return sdk.ReapReport{}, unproven("another stop of the seat was still running: %v", err)
+	}
+	defer unlock()
+	rp := &reaping{s: s, req: req, hurry: l.hurry}
+	if dir, err := openOwnDirAt(int(s.root.Fd()), req.SeatID, filepath.Join(s.rootPath, req.SeatID)); err == nil {
+		defer dir.Close()
+		if err := lockDir(ctx, dir); err != nil {
+			return sdk.ReapReport{}, unproven("%v", err)
+		}
+	}
+	err = rp.run(ctx)
+	return rp.report, err
+}
+
+func unproven(format string, args ...any) error {
+	return &sdk.Error{Code: sdk.ErrUnproven, Outcome: sdk.OutcomeUnknown, Retryable: true, Detail: fmt.Sprintf(format, args...)}
+}
+
+// reaping is one Reap under way.
+type reaping struct {
+	s       *settings
+	req     sdk.StopRequest
+	hurry   <-chan struct{}
+	v       *view
+	custody seat.Identity // zero: nobody knows
+	report  sdk.ReapReport
+}
+
+func (rp *reaping) evidence(format string, args ...any) {
+	rp.report.Evidence = append(rp.report.Evidence, fmt.Sprintf(format, args...))
+}
+
+func (rp *reaping) look() (err error) {
+	if rp.v, err = rp.s.look(rp.req.SeatID, rp.req.Handle, rp.req.Nonce); err != nil {
+		return err
+	}
+	if id, known := rp.v.identity(); known {
+		rp.custody = id
+	}
+	if err := rp.v.ownerless(); err != nil {
+		return unproven("%v; nothing was removed", err)
+	}
+	return rp.v.admit(rp.req.InstanceID, rp.req.Fence)
+}
+
+func (rp *reaping) run(ctx context.Context) error {
+	if err := fpReapBegin.Hit(); err != nil {
+		return unproven("%v", err)
+	}
+	if err := rp.look(); err != nil {
+		return err
+	}
+	if err := rp.end(ctx); err != nil {
+		return err
+	}
+	if err := rp.prove(ctx); err != nil {
+		return err
+	}
+	if rp.req.Keep && rp.v.exists {
+		rp.evidence("records kept in %s", rp.v.dir)
+		return nil
+	}
+	if err := rp.remove(); err != nil {
+		return &sdk.Error{Code: sdk.ErrUnavailable, Outcome: sdk.OutcomeExecuted, Retryable: true, Detail: "the seat has ended, and removing what it left failed: " + err.Error()}
+	}
+	return nil
+}
+
+// end makes the seat end, by the ladder when it answers and by its records when it does not.
+func (rp *reaping) end(ctx context.Context) error {
+	c, why, refusal := rp.v.dial(ctx, seat.RoleControl, rp.req.Fence)
+	if c == nil && refusal == nil {
+		if c, refusal = rp.wake(ctx); c == nil && refusal == nil {
+			return rp.endSilent(ctx, why)
+		}
+	}
+	switch {
+	case errors.Is(refusal, seat.ErrStaleFence):
+		return sdk.Errorf(sdk.ErrStaleFence, "seat %s: %v", rp.v.id, refusal)
+	case refusal != nil:
+		return unproven("seat %s: %v", rp.v.id, refusal)
+	}
+	return rp.endLive(ctx, c)
+}
+
+// wake gives a custody process that lives without answering another chance: it may have been stopped,
+// or be at the very start or end of its life.
+func (rp *reaping) wake(ctx context.Context) (c *seat.Conn, refusal error) {
+	if rp.custody.PID == 0 || !missing(rp.v.exitErr) {
+		return nil, nil
+	}
+	until := time.Now().Add(dialTimeout)
+	for {
+		if live, _ := seat.Check(rp.custody); live != seat.Alive {
+			return nil, rp.reread()
+		}
+		_ = seat.SignalExact(rp.custody, unix.SIGCONT)
+		if c, _, refusal = rp.v.dial(ctx, seat.RoleControl, rp.req.Fence); c != nil || refusal != nil {
+			return c, refusal
+		}
+		if time.Now().After(until) || pause(ctx, pollEvery) != nil {
+			return nil, rp.reread()
+		}
+		if err := rp.reread(); err != nil || rp.v.exitErr == nil {
+			return nil, err
+		}
+	}
+}
+
+func (rp *reaping) reread() error { return rp.v.read() }
+
+// endSilent ends a seat that cannot be talked to.
+func (rp *reaping) endSilent(ctx context.Context, why string) error {
+	v := rp.v
+	switch {
+	case !missing(v.exitErr) && v.exitErr != nil:
+		return unproven("%v; nothing was removed", v.exitErr)
+	case v.exitErr == nil:
+		rp.report.Outcome = sdk.ReapExited
+		rp.took(v.exit)
+		rp.evidence("it had ended before: exit record of %s (%s)", v.exit.At.Format(time.RFC3339), v.exit.Evidence)
+		return nil
+	case !missing(v.recErr) && v.recErr != nil:
+		return unproven("%v, and %s; nothing was removed", v.recErr, why)
+	case rp.custody.PID == 0:
+		return rp.endUnstarted(ctx, why)
+	}
+	switch live, proof := seat.Check(rp.custody); live {
+	case seat.Unknown:
+		return unproven("custody process %d: %s; nothing was removed", rp.custody.PID, proof)
+	case seat.Alive:
+		return rp.endHung(ctx, why)
+	default:
+		rp.evidence("custody process %d is dead: %s", rp.custody.PID, proof)
+	}
+	if v.recErr != nil {
+		return rp.endUnstarted(ctx, why)
+	}
+	x, sw, err := v.lost(ctx, true)
+	if err != nil {
+		return unproven("%v; nothing was removed", err)
+	}
+	rp.report.Outcome = sdk.ReapExited
+	if len(sw.killed) > 0 {
+		rp.report.Outcome = sdk.ReapStopped
+	}
+	rp.took(x)
+	rp.evidence("%s", x.Detail)
+	return nil
+}
+
+// endUnstarted ends a seat without a record: nothing but its nonce leads to processes of it.
+func (rp *reaping) endUnstarted(ctx context.Context, why string) error {
+	v := rp.v
+	rp.report.Outcome = sdk.ReapAbsent
+	if v.exists {
+		rp.evidence("%s holds no record of a started seat", v.dir)
+	} else {
+		rp.evidence("no directory %s", v.dir)
+	}
+	rp.evidence("nothing answers: %s", why)
+	if v.nonce == "" {
+		if v.exists && !missing(v.tokenErr) {
+			return unproven("%s has a token and no record, and nobody knows the nonce to look for; nothing was removed", v.dir)
+		}
+		return nil
+	}
+	sw, err := rp.sweep(ctx)
+	if len(sw.killed) > 0 {
+		rp.report.Outcome = sdk.ReapStopped
+	}
+	return err
+}
+
+// endHung ends a seat whose custody process lives and does not answer even when it is woken.
+func (rp *reaping) endHung(ctx context.Context, why string) error {
+	rp.evidence("custody process %d lives and does not answer (%s)", rp.custody.PID, why)
+	sw, err := sweepTree(ctx, rp.custody)
+	rp.report.Killed = append(rp.report.Killed, sw.killed...)
+	if err != nil {
+		return unproven("%v; nothing was removed", err)
+	}
+	if len(sw.left) > 0 {
+		return unproven("processes of the seat resist: %s; nothing was removed", strings.Join(sw.left, "; "))
+	}
+	rp.report.Outcome = sdk.ReapStopped
+	rp.evidence("killed %d processes below custody process %d until none was left, then custody itself", len(sw.killed), rp.custody.PID)
+	if !rp.v.exists {
+		return nil
+	}
+	x := record.Exit{CustodyID: rp.v.id, Nonce: rp.v.nonce, At: time.Now().UTC(), Asked: true, Evidence: record.EvidenceCustodyLost, Detail: "custody did not answer and was killed with its whole tree"}
+	for _, k := range sw.killed {
+		x.Reaped = append(x.Reaped, record.Killed(k))
+	}
+	if err := record.WriteExit(rp.v.dir, x); err != nil {
+		return unproven("%v; nothing was removed", err)
+	}
+	rp.report.Exit = exitOf(x)
+	return nil
+}
+
+// took takes an exit record into the report.
+func (rp *reaping) took(x record.Exit) {
+	rp.report.Exit = exitOf(x)
+	for _, k := range x.Reaped {
+		rp.report.Killed = append(rp.report.Killed, sdk.Killed(k))
+	}
+}
+
+// sweep kills what carries the nonce and turns survivors into ErrUnproven.
+func (rp *reaping) sweep(ctx context.Context) (sweep, error) {
+	sw, err := sweepNonce(ctx, rp.v.nonce, nil)
+	rp.report.Killed = append(rp.report.Killed, sw.killed...)
+	switch {
+	case err != nil:
+		return sw, unproven("%v; nothing was removed", err)
+	case len(sw.left) > 0:
+		return sw, unproven("processes of the seat resist: %s; nothing was removed", strings.Join(sw.left, "; "))
+	case len(sw.killed) > 0:
+		rp.evidence("killed %d processes that carried the seat's nonce; no process carries it now", len(sw.killed))
+	default:
+		rp.evidence("no process carries the seat's nonce")
+	}
+	return sw, nil
+}
+
+// prove waits for the end of the custody process and looks for escapees. After it nothing of the seat
+// lives, or an error says what may.
+func (rp *reaping) prove(ctx context.Context) error {
+	if rp.custody.PID != 0 {
+		if err := rp.custodyGone(ctx); err != nil {
+			return err
+		}
+	}
+	if err := fpReapGone.Hit(); err != nil {
+		return unproven("%v", err)
+	}
+	if rp.v.nonce != "" && rp.report.Outcome != sdk.ReapAbsent {
+		if _, err := rp.sweep(ctx); err != nil {
+			return err
+		}
+	}
+	if err := fpReapScanned.Hit(); err != nil {
+		return unproven("%v", err)
+	}
+	return nil
+}
+
+func (rp *reaping) custodyGone(ctx context.Context) error {
+	wait, cancel := context.WithTimeout(ctx, custodyEnd)
+	err := awaitDeath(wait, rp.custody)
+	cancel()
+	if err == nil {
+		rp.evidence("custody process %d is gone", rp.custody.PID)
+		return nil
+	}
+	// The tree below it is proven gone by its exit record, so nothing is lost with it.
+	kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), survivorWait)
+	defer cancel()
+	if err := endProcess(kctx, rp.custody); err != nil {
+		return unproven("%v; nothing was removed", err)
+	}
+	rp.evidence("custody process %d had recorded the exit and did not end within %s: killed", rp.custody.PID, custodyEnd)
+	return nil
+}
+
+// remove takes the socket and the directory away. The directory first gets a hidden name, so that a
+// crash in the middle never leaves half a seat under a real one.
+func (rp *reaping) remove() error {
+	v := rp.v
+	if st, err := os.Lstat(v.socket()); err == nil && st.Mode()&os.ModeSocket != 0 {
+		if err := os.Remove(v.socket()); err != nil && !missing(err) {
+			return err
+		}
+		rp.report.Removed = append(rp.report.Removed, v.socket())
+	} else if rp.report.Outcome == sdk.ReapStopped && v.exists {
+		rp.report.Removed = append(rp.report.Removed, v.socket()) // custody removed it itself
+	}
+	if err := fpReapSocket.Hit(); err != nil {
+		return err
+	}
+	hidden := gonePrefix + v.id
+	if v.exists {
+		if err := rp.s.removeAll(hidden); err != nil {
+			return err
+		}
+		if err := rp.s.rootFiles.Rename(v.id, hidden); err != nil {
+			return err
+		}
+		if err := fpReapRenamed.Hit(); err != nil {
+			return err
+		}
+	}
+	if err := rp.s.removeAll(hidden); err != nil {
+		return err
+	}
+	if v.exists {
+		rp.report.Removed = append(rp.report.Removed, v.dir)
+	}
+	if err := rp.s.root.Sync(); err != nil {
+		return err
+	}
+	if err := fpReapRemoved.Hit(); err != nil {
+		return err
+	}
+	if v.exists {
+		rp.evidence("removed %s", v.dir)
+	}
+	return nil
+}

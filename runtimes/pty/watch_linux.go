@@ -1,0 +1,110 @@
+package pty
+
+import (
+	"context"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/seat"
+)
+
+// Watch emits the status of a seat at once and after every change of its state, size, agent or number
+// of attached terminals (output offsets alone are no change). It returns nil after it emitted that the
+// seat has exited or was not found. When the seat's connection breaks it is judged as Adopt would, so
+// the loss of custody is told too; an unknown seat is told once and looked at again until ctx ends.
+// Errors: those of Adopt, of emit, and ctx's.
+func (r *Runtime) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk.SeatStatus) error) error {
+	w := &watch{r: r, req: req, emit: emit}
+	retry := watchRetry
+	for {
+		st, err := r.Adopt(ctx, sdk.AdoptRequest{SeatID: req.SeatID, InstanceID: req.InstanceID, Handle: req.Handle, Fence: req.Fence})
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		if err := w.tell(st); err != nil || w.over {
+			return err
+		}
+		if st.State != sdk.SeatUnknown {
+			began := time.Now()
+			heard, err := w.follow(ctx)
+			if err != nil || w.over {
+				return err
+			}
+			if heard && time.Since(began) > pollEvery {
+				retry = watchRetry
+				continue // most likely it has just exited
+			}
+		}
+		if err := pause(ctx, retry); err != nil {
+			return err
+		}
+		retry = min(2*retry, watchRetryMax)
+	}
+}
+
+type watch struct {
+	r    *Runtime
+	req  sdk.WatchRequest
+	emit func(sdk.SeatStatus) error
+	last sdk.SeatStatus
+	told bool
+	over bool
+}
+
+// tell emits st if it is news.
+func (w *watch) tell(st sdk.SeatStatus) error {
+	if w.told && same(w.last, st) {
+		return nil
+	}
+	w.last, w.told = st, true
+	w.over = st.State == sdk.SeatExited || st.State == sdk.SeatNotFound
+	return w.emit(st)
+}
+
+func same(a, b sdk.SeatStatus) bool {
+	return a.State == b.State && a.Reason == b.Reason && a.Rows == b.Rows && a.Cols == b.Cols &&
+		a.Attached == b.Attached && a.Agent == b.Agent && a.Identity == b.Identity
+}
+
+// follow stays on one connection as long as it lasts. heard reports whether there was one. An error is
+// emit's or the context's: everything else is for the next look to judge.
+func (w *watch) follow(ctx context.Context) (heard bool, err error) {
+	s, err := w.r.settings()
+	if err != nil {
+		return false, err
+	}
+	s, release, err := s.at(w.req.Handle)
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	v, err := s.look(w.req.SeatID, w.req.Handle, "")
+	if err != nil {
+		return false, err
+	}
+	c, _, _ := v.dial(ctx, 0, 0)
+	if c == nil {
+		return false, nil
+	}
+	defer c.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var failed error
+	news := func(now seat.Status) {
+		st, ok := v.live(now)
+		if failed == nil && ok {
+			if failed = w.tell(st); failed != nil {
+				cancel()
+			}
+		}
+	}
+	news(c.Welcome())
+	_ = c.Run(ctx, seat.Handler{Status: news})
+	if failed != nil {
+		return true, failed
+	}
+	return true, ctx.Err()
+}
