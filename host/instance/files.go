@@ -198,15 +198,3 @@ func sweepTemp(dir string) error {
 	}
 	return nil
 }
-
-func validUID(s string) bool {
-	if len(s) != 26 {
-		return false
-	}
-	for i := range len(s) {
-		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
-			return false
-		}
-	}
-	return true
-}

@@ -245,8 +245,8 @@ func parseRecord(raw []byte) (record, error) {
 	switch {
 	case rec.Schema < 1:
 		return record{}, fmt.Errorf("schema: %d is not a schema number", rec.Schema)
-	case !validUID(rec.InstanceID):
-		return record{}, fmt.Errorf("instanceId: %q is not 26 characters [a-z0-9]", rec.InstanceID)
+	case !wire.ValidUID(rec.InstanceID):
+		return record{}, fmt.Errorf("instanceId: %q is not 26 to 32 characters [a-z0-9]", rec.InstanceID)
 	case rec.Epoch < 1 || rec.Epoch >= maxEpoch:
 		return record{}, fmt.Errorf("epoch: %d is out of range", rec.Epoch)
 	case rec.Port < 0 || rec.Port > 65535:

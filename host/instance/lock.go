@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk/seat"
 )
 
 // ErrLocked says that another host holds the workspace.
@@ -115,11 +117,13 @@ type holder struct {
 }
 
 func writeHolder(f *os.File) error {
-	pid, ticks, boot, err := selfIdentity()
-	if err != nil {
+	self, err := seat.SelfIdentity()
+	if errors.Is(err, seat.ErrUnsupported) {
+		self = seat.Identity{PID: os.Getpid()} // readers then never take the number for proof
+	} else if err != nil {
 		return fmt.Errorf("identify this process: %w", err)
 	}
-	raw, err := json.Marshal(holder{PID: pid, StartTicks: ticks, BootID: boot})
+	raw, err := json.Marshal(holder{PID: self.PID, StartTicks: self.StartTicks, BootID: self.BootID})
 	if err != nil {
 		return fmt.Errorf("encode lock: %w", err)
 	}
@@ -145,10 +149,8 @@ func readHolder(f *os.File) Running {
 		if json.Unmarshal(buf[:i], &h) != nil || h.PID <= 0 {
 			break
 		}
-		return Running{
-			PID: h.PID, StartTicks: h.StartTicks, BootID: h.BootID,
-			Verified: isAlive(h.PID, h.StartTicks, h.BootID),
-		}
+		live, _ := seat.Check(seat.Identity{PID: h.PID, StartTicks: h.StartTicks, BootID: h.BootID})
+		return Running{PID: h.PID, StartTicks: h.StartTicks, BootID: h.BootID, Verified: live == seat.Alive}
 	}
 	return Running{}
 }
