@@ -169,7 +169,7 @@ func (c *runtimeClient) Attach(ctx context.Context, req AttachRequest) (AttachTa
 func (c *runtimeClient) Reap(ctx context.Context, req StopRequest) (ReapReport, error) {
 	resp, err := unary(ctx, "Reap", defaultReapDeadline, &pb.ReapRequest{
 		SeatId: req.SeatID, InstanceId: req.InstanceID, Handle: handleToPB(req.Handle), Nonce: req.Nonce,
-		Fence: req.Fence, Mode: stopModeToPB(req.Mode), GraceMs: u32(req.GraceMs),
+		Fence: req.Fence, Mode: stopModeToPB(req.Mode), GraceMs: u32(req.GraceMs), Keep: req.Keep,
 	}, c.rpc.Reap)
 	if err != nil {
 		return ReapReport{}, err

@@ -155,7 +155,7 @@ func (s *runtimeServer) Attach(ctx context.Context, p *pb.AttachRequest) (*pb.At
 func (s *runtimeServer) Reap(ctx context.Context, p *pb.ReapRequest) (*pb.ReapResponse, error) {
 	report, err := s.impl.Reap(ctx, StopRequest{
 		SeatID: p.GetSeatId(), InstanceID: p.GetInstanceId(), Handle: handleFromPB(p.GetHandle()),
-		Nonce: p.GetNonce(), Fence: p.GetFence(), Mode: stopModeFromPB(p.GetMode()), GraceMs: int(p.GetGraceMs()),
+		Nonce: p.GetNonce(), Fence: p.GetFence(), Mode: stopModeFromPB(p.GetMode()), GraceMs: int(p.GetGraceMs()), Keep: p.GetKeep(),
 	})
 	if err != nil {
 		return nil, err

@@ -537,7 +537,9 @@ type ReapRequest struct {
 	Fence      uint64                 `protobuf:"varint,5,opt,name=fence,proto3" json:"fence,omitempty"`
 	Mode       StopMode               `protobuf:"varint,6,opt,name=mode,proto3,enum=cotal.plugin.v1.StopMode" json:"mode,omitempty"`
 	// Milliseconds; 0 means the grace the seat was spawned with.
-	GraceMs       uint32 `protobuf:"varint,7,opt,name=grace_ms,json=graceMs,proto3" json:"grace_ms,omitempty"`
+	GraceMs uint32 `protobuf:"varint,7,opt,name=grace_ms,json=graceMs,proto3" json:"grace_ms,omitempty"`
+	// End the seat and prove it, but leave its records for a second Reap without keep.
+	Keep          bool `protobuf:"varint,8,opt,name=keep,proto3" json:"keep,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -619,6 +621,13 @@ func (x *ReapRequest) GetGraceMs() uint32 {
 		return x.GraceMs
 	}
 	return 0
+}
+
+func (x *ReapRequest) GetKeep() bool {
+	if x != nil {
+		return x.Keep
+	}
+	return false
 }
 
 type ReapResponse struct {
@@ -1005,7 +1014,7 @@ const file_cotal_plugin_v1_runtime_proto_rawDesc = "" +
 	"\x04argv\x18\x02 \x03(\tR\x04argv\"<\n" +
 	"\fSeatEndpoint\x12\x16\n" +
 	"\x06socket\x18\x01 \x01(\tR\x06socket\x12\x14\n" +
-	"\x05token\x18\x02 \x01(\fR\x05token\"\xee\x01\n" +
+	"\x05token\x18\x02 \x01(\fR\x05token\"\x82\x02\n" +
 	"\vReapRequest\x12\x17\n" +
 	"\aseat_id\x18\x01 \x01(\tR\x06seatId\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
@@ -1014,7 +1023,8 @@ const file_cotal_plugin_v1_runtime_proto_rawDesc = "" +
 	"\x05nonce\x18\x04 \x01(\tR\x05nonce\x12\x14\n" +
 	"\x05fence\x18\x05 \x01(\x04R\x05fence\x12-\n" +
 	"\x04mode\x18\x06 \x01(\x0e2\x19.cotal.plugin.v1.StopModeR\x04mode\x12\x19\n" +
-	"\bgrace_ms\x18\a \x01(\rR\agraceMs\"C\n" +
+	"\bgrace_ms\x18\a \x01(\rR\agraceMs\x12\x12\n" +
+	"\x04keep\x18\b \x01(\bR\x04keep\"C\n" +
 	"\fReapResponse\x123\n" +
 	"\x06report\x18\x01 \x01(\v2\x1b.cotal.plugin.v1.ReapReportR\x06report\"\x8f\x01\n" +
 	"\fWatchRequest\x12\x17\n" +
