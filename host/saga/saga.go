@@ -190,15 +190,10 @@ func (e *PanicError) Unwrap() error {
 }
 
 func guard(fn func() error) (err error) {
-	returned := false
 	defer func() {
-		if returned {
-			return
+		if p := recover(); p != nil {
+			err = &PanicError{Value: p, Stack: debug.Stack()}
 		}
-		// recover gives nil for runtime.Goexit, which must not pass for success either.
-		err = &PanicError{Value: recover(), Stack: debug.Stack()}
 	}()
-	err = fn()
-	returned = true
-	return err
+	return fn()
 }
