@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -39,7 +38,9 @@ func TestViolations_NamesEachBrokenRule(t *testing.T) {
 		"nats is not for the seat actor":            {pkg{ImportPath: at("host/seat"), Imports: []string{"github.com/nats-io/nats.go"}}, "host/seat imports github.com/nats-io/nats.go"},
 		"a module with a longer name is another":    {pkg{ImportPath: at("host/seat"), Imports: []string{"github.com/nats-io/nats.golang"}}, ""},
 		"bbolt belongs to the journal":              {pkg{ImportPath: at("host/goal"), Imports: []string{"go.etcd.io/bbolt"}}, "host/goal imports go.etcd.io/bbolt"},
-		"the seat program links no net":             {pkg{ImportPath: at("cmd/cotal-seat"), Deps: []string{"os", "net/netip", "errors"}}, "cmd/cotal-seat links net/netip"},
+		"the seat program links no net":             {pkg{ImportPath: at("cmd/cotal-seat"), Deps: []string{"os", "net/netip", "errors"}}, "cmd/cotal-seat links net: through a foreign package"},
+		"the seat program links no foreign module":  {pkg{ImportPath: at("cmd/cotal-seat"), Deps: []string{at("sdk/seat"), "golang.org/x/sys/unix", "github.com/x/y"}}, "links github.com/x/y"},
+		"the chain of a link is named":              {pkg{ImportPath: at("cmd/cotal"), Imports: []string{"go.etcd.io/bbolt"}, Deps: []string{"go.etcd.io/bbolt"}}, "cmd/cotal -> go.etcd.io/bbolt"},
 		"the command line links no broker":          {pkg{ImportPath: at("cmd/cotal"), Deps: []string{"github.com/nats-io/nats-server/v2/server"}}, "cmd/cotal links"},
 		"a package has a name that says something":  {pkg{ImportPath: at("host/internal/misc")}, `"misc" says nothing`},
 		"a new top directory is not of the layout":  {pkg{ImportPath: at("tools/x")}, "tools is no directory of the layout"},
@@ -49,7 +50,7 @@ func TestViolations_NamesEachBrokenRule(t *testing.T) {
 			switch {
 			case tc.want == "" && len(got) > 0:
 				t.Errorf("refused: %q", got)
-			case tc.want != "" && (len(got) != 1 || !strings.Contains(got[0], tc.want)):
+			case tc.want != "" && !strings.Contains(strings.Join(got, "\n"), tc.want):
 				t.Errorf("got %q, want one that says %q", got, tc.want)
 			}
 		})
@@ -66,6 +67,12 @@ func TestArrows(t *testing.T) {
 			}
 			if len(pkgs) < 5 {
 				t.Fatalf("go list found only %d packages", len(pkgs))
+			}
+			if goos != "linux" {
+				// What a binary weighs is promised for Linux.
+				for i := range pkgs {
+					pkgs[i].Deps = nil
+				}
 			}
 			for _, v := range violations(pkgs) {
 				t.Error(v)
@@ -128,9 +135,9 @@ func TestTopLevelHoldsTheLayoutAndNothingElse(t *testing.T) {
 
 var failpointName = regexp.MustCompile(`^(host|supervise|pty|seat)(\.[a-z0-9]+(-[a-z0-9]+)*)+$`)
 
-// Every failpoint has a unique name that begins with the process it lives in, and a row in the crash
-// matrix: a step of a saga without a crash test fails here.
-func TestFailpoints_EachHasACrashTest(t *testing.T) {
+// Every failpoint has a unique name that begins with the process it lives in. That each has a crash test
+// is seen to by test/crash, which runs over the same list.
+func TestFailpoints_HaveUniqueNamesOfTheirProcess(t *testing.T) {
 	dir, err := harness.ModuleDir()
 	if err != nil {
 		t.Fatal(err)
@@ -139,14 +146,8 @@ func TestFailpoints_EachHasACrashTest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	matrix := ""
-	files, _ := filepath.Glob(filepath.Join(dir, "test", "crash", "*.go"))
-	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		matrix += string(text)
+	if len(sites) == 0 {
+		t.Fatal("no failpoint is declared: the scan is broken")
 	}
 	first := map[string]failpoints.Site{}
 	for _, s := range sites {
@@ -158,8 +159,5 @@ func TestFailpoints_EachHasACrashTest(t *testing.T) {
 			t.Errorf("%s is declared at %s:%d and at %s:%d", s.Name, other.File, other.Line, s.File, s.Line)
 		}
 		first[s.Name] = s
-		if !strings.Contains(matrix, `"`+s.Name+`"`) {
-			t.Errorf("%s (%s:%d) has no row in test/crash", s.Name, s.File, s.Line)
-		}
 	}
 }

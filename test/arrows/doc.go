@@ -1,4 +1,4 @@
 // Package arrows holds the rules of the layout as tests: who may import whom, what the small binaries
-// may link, which names a package may have, what may lie at the top of the repository, and that every
-// failpoint has a crash test.
+// may link, which names packages and failpoints may have, what may lie at the top of the repository, and
+// that generated code is what the plugin contract says.
 package arrows

@@ -57,16 +57,16 @@ var reserved = []struct {
 // unlinked says what a binary must not link, wherever it comes from.
 var unlinked = map[string][]string{
 	// Every seat costs this much memory for ever; net alone is 2 MB.
-	"cmd/cotal-seat": {
-		"net", "fmt", "encoding/json", "os/exec", "log", "text/template", "crypto/tls",
-		"github.com", "google.golang.org", "go.etcd.io",
-	},
+	"cmd/cotal-seat": {"net", "fmt", "encoding/json", "os/exec", "log", "text/template", "crypto/tls"},
 	// A command line that is started for every keystroke of a script.
 	"cmd/cotal": {
 		"github.com/nats-io/nats-server/v2", "github.com/hashicorp/go-plugin", "google.golang.org/grpc",
 		"google.golang.org/protobuf", "go.etcd.io/bbolt",
 	},
 }
+
+// frugal names binaries that link one foreign module only.
+var frugal = map[string]string{"cmd/cotal-seat": "golang.org/x/sys"}
 
 // emptyNames say nothing about a package.
 var emptyNames = []string{"util", "utils", "common", "helpers", "helper", "pkg", "misc", "shared", "base"}
@@ -118,15 +118,49 @@ func violations(pkgs []pkg) []string {
 			}
 		}
 		for _, no := range unlinked[rel] {
+			if slices.ContainsFunc(p.Deps, func(dep string) bool { return under(dep, no) }) {
+				fail("%s links %s: %s", rel, no, chain(pkgs, p, no))
+			}
+		}
+		if only := frugal[rel]; only != "" {
 			for _, dep := range p.Deps {
-				if under(dep, no) {
-					fail("%s links %s", rel, dep)
+				if first, _, _ := strings.Cut(dep, "/"); strings.Contains(first, ".") && !under(dep, module) && !under(dep, only) {
+					fail("%s links %s; of foreign modules it may link %s", rel, dep, only)
 				}
 			}
 		}
 	}
 	sort.Strings(bad)
 	return bad
+}
+
+// chain is the shortest way by which p comes to link something, as far as it leads through packages of
+// ours.
+func chain(pkgs []pkg, p pkg, no string) string {
+	byPath := map[string]pkg{p.ImportPath: p}
+	for _, q := range pkgs {
+		byPath[q.ImportPath] = q
+	}
+	type step struct {
+		p    pkg
+		path string
+	}
+	seen := map[string]bool{}
+	for queue := []step{{p, ""}}; len(queue) > 0; queue = queue[1:] {
+		at := queue[0]
+		rel, _ := ours(at.p.ImportPath)
+		way := strings.TrimPrefix(at.path+" -> "+rel, " -> ")
+		for _, imp := range at.p.Imports {
+			if under(imp, no) {
+				return way + " -> " + imp
+			}
+			if next, ok := byPath[imp]; ok && !seen[imp] {
+				seen[imp] = true
+				queue = append(queue, step{next, way})
+			}
+		}
+	}
+	return "through a foreign package"
 }
 
 func permitted(rel string, by []string) bool {
