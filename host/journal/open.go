@@ -31,7 +31,7 @@ const (
 	fixNewer = "start that newer cotal-host; or move the file away and restart, and every live seat is found again"
 )
 
-// options are the choices for the file; BenchmarkCommit and BenchmarkOptions measure them.
+// options are the choices for the file; BenchmarkOptions compares them with their alternatives.
 func options(timeout time.Duration) *bolt.Options {
 	return &bolt.Options{
 		Timeout: timeout,
