@@ -196,13 +196,29 @@ func scanFile(rel string, src []byte) ([]proof, error) {
 				} else {
 					test = dir + "." + test
 				}
-				for id := range strings.SplitSeq(m[1], ",") {
-					add(proof{id: strings.TrimSpace(id), test: test, at: at(c.Pos())})
+				for _, id := range idsOf(m[1]) {
+					add(proof{id: id, test: test, at: at(c.Pos())})
 				}
 			}
 		}
 	}
 	return found, nil
+}
+
+var idList = regexp.MustCompile(`^[A-Z][A-Z0-9]*(?:-[0-9]+[a-z]?)?(?:,\s*[A-Z][A-Z0-9]*(?:-[0-9]+[a-z]?)?)*`)
+
+// idsOf splits a list of ids; a sentence may follow it. What does not begin with an id is returned as it
+// is, and so found to be in no list.
+func idsOf(text string) []string {
+	list := idList.FindString(text)
+	if rest := text[len(list):]; list == "" || rest != "" && (!strings.ContainsAny(rest[:1], " .:;") || strings.HasPrefix(rest, "..")) {
+		list = text
+	}
+	ids := strings.Split(list, ",")
+	for i := range ids {
+		ids[i] = strings.TrimSpace(ids[i])
+	}
+	return ids
 }
 
 // enclosing names the function a comment belongs to: the one it stands in or documents.

@@ -37,6 +37,14 @@ func TestScanFile_FindsEveryClaim(t *testing.T) {
 			"// proves: RT-1\nfunc TestA() {\n\t// proves: RT-1\n}\n",
 			[]proof{{"RT-1", "x.TestA", "x/a_test.go:2"}},
 		},
+		"a sentence behind the ids": {
+			"// proves: RT-1, B2. It says, so to speak, more.\nfunc TestA() {}\n",
+			[]proof{{"RT-1", "x.TestA", "x/a_test.go:2"}, {"B2", "x.TestA", "x/a_test.go:2"}},
+		},
+		"a range is no list of ids and stays whole, to be refused": {
+			"// proves: RT-1..10\nfunc TestA() {}\n// proves: nothing much\nfunc TestB() {}\n",
+			[]proof{{"RT-1..10", "x.TestA", "x/a_test.go:2"}, {"nothing much", "x.TestB", "x/a_test.go:4"}},
+		},
 		"a text that only talks of proofs": {
 			"// This proves: nothing.\nfunc TestA() { _ = \"// proves: RT-1\" }\n",
 			nil,
