@@ -39,7 +39,8 @@ func DecodeOptions(options map[string]any, into any) error {
 	var mismatch *json.UnmarshalTypeError
 	if errors.As(err, &mismatch) {
 		name, _, _ := strings.Cut(mismatch.Field, ".")
-		return Errorf(ErrInvalid, "launchOptions.%s must be %s, not a %s", name, known[name], mismatch.Value)
+		given := strings.NewReplacer("array", "list", "object", "map").Replace(mismatch.Value)
+		return Errorf(ErrInvalid, "launchOptions.%s must be %s, not a %s", name, known[name], given)
 	}
 	if err != nil {
 		return Errorf(ErrInvalid, "launchOptions: %v", err)
@@ -50,9 +51,9 @@ func DecodeOptions(options map[string]any, into any) error {
 func typeInWords(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Slice:
-		return "a list of strings"
+		return `a list of strings, as in ["npm", "start"]`
 	case reflect.Map:
-		return "a map of strings"
+		return `a map of strings, as in {"PORT": "8080"}`
 	case reflect.Bool:
 		return "true or false"
 	case reflect.Int:

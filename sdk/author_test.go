@@ -50,9 +50,9 @@ func TestDecodeOptionsRefusesWhatItDoesNotKnow(t *testing.T) {
 		"no options at all are fine":                {nil, ""},
 		"an unknown option is named":                {map[string]any{"argz": "x"}, `unknown launch option "argz"; this connector takes argv, env, probe`},
 		"other capitals are another option":         {map[string]any{"Argv": []any{"x"}}, `unknown launch option "Argv"`},
-		"a string is no list":                       {map[string]any{"argv": "ls -l"}, "launchOptions.argv must be a list of strings, not a string"},
-		"a list of something else is refused":       {map[string]any{"argv": []any{"a", 1.5}}, "launchOptions.argv must be a list of strings, not a number"},
-		"a map of something else is refused":        {map[string]any{"env": map[string]any{"K": true}}, "launchOptions.env must be a map of strings, not a bool"},
+		"a string is no list":                       {map[string]any{"argv": "ls -l"}, `launchOptions.argv must be a list of strings, as in ["npm", "start"], not a string`},
+		"a list of something else is refused":       {map[string]any{"argv": []any{"a", 1.5}}, `["npm", "start"], not a number`},
+		"a map of something else is refused":        {map[string]any{"env": map[string]any{"K": true}}, `launchOptions.env must be a map of strings, as in {"PORT": "8080"}, not a bool`},
 		"an option without a value is not the zero": {map[string]any{"probe": nil}, "launchOptions.probe has no value"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -97,11 +97,14 @@ func runCase(t *testing.T, c sdk.Connector, dir string) {
 	}
 	checkRules(t, req, got)
 
-	data, err := json.MarshalIndent(got, "", "  ")
-	if err != nil {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false) // people read these files
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(got); err != nil {
 		t.Fatal(err)
 	}
-	data = append(bytes.ReplaceAll(data, []byte(root), []byte("${ROOT}")), '\n')
+	data := bytes.ReplaceAll(buf.Bytes(), []byte(root), []byte("${ROOT}"))
 	file := filepath.Join(dir, "want.json")
 	if *update {
 		if err := os.WriteFile(file, data, 0o644); err != nil {

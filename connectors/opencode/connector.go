@@ -1,0 +1,266 @@
+// Package opencode is the connector for OpenCode 1.x (npm package opencode-ai).
+//
+// A fresh start, and reopening a session without a prompt, is one process: the terminal program with its
+// HTTP API on a loopback port. Everything else is two processes, because the program's own flags do not
+// do it: -s with --prompt drops the prompt, and --fork with --prompt sends it to a new, empty session.
+// Those launches run cotal-opencode-seat, a launcher inside the seat that starts the server, forks or
+// opens the session and posts the prompt over the API, and then runs the terminal client in the foreground.
+//
+// docs/connectors.md describes what a user sees of this, with the measurements behind it.
+package opencode
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/cotal-ai/cotal-host/connectors/opencode/launcher"
+	"github.com/cotal-ai/cotal-host/sdk"
+)
+
+// The program's facts.
+const (
+	binaryName = "opencode"
+	tested     = "1.18.33" // the version the end-to-end tests run
+	apiUser    = "opencode"
+	healthPath = "/global/health"
+
+	// stopGraceMs: the program took up to 7 s from SIGTERM to its exit.
+	stopGraceMs = 10_000
+	// readinessMs: booting takes 2 to 8 s, and 30 s were seen on a loaded machine.
+	readinessMs = 120_000
+	// submitDelayMs: Return right after a paste can be taken as part of it; 300 ms never was.
+	submitDelayMs = 400
+	// maxArgPrompt: Linux allows 128 KiB for one argument; a longer prompt goes over the API.
+	maxArgPrompt = 100 << 10
+)
+
+// Names of what BuildLaunch writes into the request's directory, and Reap removes from it.
+const (
+	personaFile = "persona.md"
+	apiFile     = "api.json"
+	planFile    = "launcher.json"
+	logFile     = launcher.LogName
+	tmpDir      = "tmp"
+)
+
+// Info describes the connector.
+func Info() sdk.Info {
+	return sdk.Info{
+		Name: "opencode", Version: "0.1.0",
+		Capabilities: []sdk.Capability{sdk.CapModels},
+		Connector: sdk.ConnectorFacts{
+			Requires:                    []string{binaryName},
+			InstallHint:                 "npm install -g opencode-ai@" + tested,
+			LaunchHint:                  "the first screen takes 2 to 8 seconds",
+			SupportsResume:              true,
+			SupportsSessionContinuation: true,
+			SupportsFreshStart:          true,
+			SupportsModel:               true,
+			SupportsModelVariant:        true,
+			SupportsPrompt:              true,
+			SupportsPersona:             true,
+			ReadinessTimeoutMs:          readinessMs,
+			ReadyBy:                     sdk.ReadyByProcess,
+			StopGraceMs:                 stopGraceMs,
+			Mints:                       sdk.MintCounts{Ports: 1, Secrets: 1},
+			Input:                       sdk.InputFacts{SubmitDelayMs: submitDelayMs},
+			// Keys that are good for a model provider and nothing else, and what it takes to reach one
+			// from behind a proxy or a private certificate authority. Without the latter two the program's own npm install (see
+			// docs/connectors.md) retries for minutes where the user's shell would not have waited.
+			EnvAllow: []string{
+				"OPENCODE_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY", "NOUS_API_KEY",
+				"GEMINI_API_KEY", "GOOGLE_GENERATIVE_AI_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY", "XAI_API_KEY",
+				"DEEPSEEK_API_KEY", "AWS_PROFILE", "AWS_REGION", "AWS_BEARER_TOKEN_BEDROCK", "AZURE_API_KEY", "AZURE_RESOURCE_NAME",
+				"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+				"NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR",
+			},
+		},
+	}
+}
+
+// Connector implements sdk.Connector and sdk.Configurer.
+type Connector struct {
+	cfg config
+}
+
+type config struct {
+	bundleDir      string
+	stateDir       string
+	launcherSHA256 string // hex; empty: not checked
+}
+
+var (
+	_ sdk.Connector  = (*Connector)(nil)
+	_ sdk.Configurer = (*Connector)(nil)
+)
+
+// Configure takes launcher_sha256 from [plugin.config]: the digest of cotal-opencode-seat in the bundle
+// directory, checked before each launch that runs it.
+func (c *Connector) Configure(_ context.Context, cfg sdk.PluginConfig) error {
+	var in struct {
+		LauncherSHA256 string `json:"launcher_sha256"`
+	}
+	if len(cfg.Config) > 0 {
+		dec := json.NewDecoder(strings.NewReader(string(cfg.Config)))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&in); err != nil {
+			return sdk.Errorf(sdk.ErrInvalid, "[plugin.config] of opencode takes launcher_sha256 alone: %v", err)
+		}
+	}
+	c.cfg = config{bundleDir: cfg.BundleDir, stateDir: cfg.StateDir, launcherSHA256: strings.ToLower(in.LauncherSHA256)}
+	return nil
+}
+
+var (
+	sessionID = regexp.MustCompile(`^ses_[0-9A-Za-z]{1,64}$`)
+	modelID   = regexp.MustCompile(`^[^/\s]+/\S+$`)
+)
+
+// api is what api.json holds: how to reach the program's HTTP API, for Reap.
+type api struct {
+	Port     int    `json:"port"`
+	User     string `json:"user"`
+	Password string `json:"password"`
+}
+
+// BuildLaunch makes the launch of one seat. All refusals come before the first file is written.
+func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.LaunchSpec, error) {
+	opt, err := readOptions(req)
+	if err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	if err := checkRequest(req); err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	binary, err := req.Binary(binaryName)
+	if err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	if err := checkVersion(binary); err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	l := launch{req: req, opt: opt, binary: binary, port: int(opt.Port), secret: req.Secrets[0]}
+	if l.port == 0 {
+		l.port = req.Ports[0]
+	}
+	l.persona = strings.TrimSpace(req.Persona)
+	if l.env, err = l.environment(); err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	spec := l.single()
+	if plan := l.plan(); plan != nil {
+		path, err := c.launcher()
+		if err != nil {
+			return sdk.LaunchSpec{}, err
+		}
+		spec.Path, spec.Args = path, []string{filepath.Join(req.Dir, planFile)}
+		if err := writeJSON(filepath.Join(req.Dir, planFile), plan); err != nil {
+			return sdk.LaunchSpec{}, err
+		}
+	}
+	if err := l.write(); err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	return spec, nil
+}
+
+// checkRequest is the backstop behind the host's checks of the declared facts.
+func checkRequest(req sdk.LaunchRequest) error {
+	switch {
+	case len(req.Ports) < 1 || len(req.Secrets) < 1:
+		return sdk.Errorf(sdk.ErrInvalid, "connector opencode needs one port and one secret minted by the host")
+	case req.Resume != "" && req.Continue != "":
+		return sdk.Errorf(sdk.ErrInvalid, "resume and continueSession exclude each other: fork a session, or reopen it")
+	case req.Resume != "" && !sessionID.MatchString(req.Resume):
+		return sdk.Errorf(sdk.ErrInvalid, "resume %q is no OpenCode session; `opencode session list` shows ids such as ses_2286eb545001lUN5", req.Resume)
+	case req.Continue != "" && !sessionID.MatchString(req.Continue):
+		return sdk.Errorf(sdk.ErrInvalid, "continueSession %q is no OpenCode session; `opencode session list` shows ids such as ses_2286eb545001lUN5", req.Continue)
+	case req.Model != "" && !modelID.MatchString(req.Model):
+		return sdk.Errorf(sdk.ErrInvalid, "model %q must be provider/model, as `opencode models` lists them", req.Model)
+	case req.Variant != "" && req.Model == "":
+		return sdk.Errorf(sdk.ErrInvalid, "variant %q needs a model: OpenCode ignores a variant without one", req.Variant)
+	case req.Prompt != "" && strings.TrimSpace(req.Prompt) == "":
+		return sdk.Errorf(sdk.ErrInvalid, "the prompt is blank")
+	case strings.Contains(req.Prompt, "\x00"):
+		return sdk.Errorf(sdk.ErrInvalid, "the prompt holds a NUL byte")
+	case req.Model != "" && req.Prompt == "" && (req.Resume != "" || req.Continue != ""):
+		// Tried: neither the model of the configuration nor the API's own call for it changes what the
+		// terminal client uses for an existing session. A prompt that carries the model does.
+		return sdk.Errorf(sdk.ErrUnsupported, "OpenCode opens an existing session with that session's own model; give a prompt too, which changes it, or leave the model out")
+	}
+	return nil
+}
+
+// launch is one launch in the making.
+type launch struct {
+	req     sdk.LaunchRequest
+	opt     options
+	binary  string
+	port    int
+	secret  string
+	persona string
+	env     []string
+}
+
+// single is the launch of the terminal program itself.
+func (l launch) single() sdk.LaunchSpec {
+	args := []string{"--hostname", "127.0.0.1", "--port", strconv.Itoa(l.port)}
+	if l.req.Continue != "" {
+		args = append(args, "--session", l.req.Continue)
+	}
+	if l.req.Prompt != "" {
+		args = append(args, "--prompt="+l.req.Prompt) // with =: a prompt may start with a dash
+	}
+	return sdk.LaunchSpec{Path: l.binary, Args: args, Env: l.env, Probe: &sdk.Probe{
+		Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(l.port)), Path: healthPath, User: apiUser, Password: l.secret,
+	}}
+}
+
+// plan is what the launcher is to do, or nil when the program's own flags do it.
+func (l launch) plan() *launcher.Plan {
+	p := launcher.Plan{
+		Version: launcher.PlanVersion, Binary: l.binary, Port: l.port, Password: l.secret,
+		Prompt: l.req.Prompt, Model: l.req.Model, Variant: l.req.Variant,
+	}
+	switch {
+	case l.req.Resume != "":
+		p.Action, p.Session = launcher.ActionFork, l.req.Resume
+	case l.req.Continue != "" && l.req.Prompt != "":
+		p.Action, p.Session = launcher.ActionOpen, l.req.Continue
+	case len(l.req.Prompt) > maxArgPrompt:
+		p.Action = launcher.ActionNew
+	default:
+		return nil
+	}
+	return &p
+}
+
+func (l launch) write() error {
+	if err := os.Mkdir(filepath.Join(l.req.Dir, tmpDir), 0o700); err != nil && !os.IsExist(err) {
+		return fmt.Errorf("make temporary directory: %w", err)
+	}
+	if l.persona != "" {
+		if err := os.WriteFile(filepath.Join(l.req.Dir, personaFile), []byte(l.persona+"\n"), 0o600); err != nil {
+			return fmt.Errorf("write persona: %w", err)
+		}
+	}
+	return writeJSON(filepath.Join(l.req.Dir, apiFile), api{Port: l.port, User: apiUser, Password: l.secret})
+}
+
+func writeJSON(path string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", filepath.Base(path), err)
+	}
+	if err := os.WriteFile(path, append(data, '\n'), 0o600); err != nil {
+		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+package opencode
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk"
+)
+
+const (
+	// modelsTimeout bounds a catalogue; it takes 4 s on an idle machine, more when it is refreshed.
+	modelsTimeout = 60 * time.Second
+	// modelsWaitDelay bounds the wait for output pipes that a grandchild still holds.
+	modelsWaitDelay = time.Second
+	// maxCatalogue bounds the output read; the public catalogue is below 3 MiB.
+	maxCatalogue = 16 << 20
+)
+
+var modelLine = regexp.MustCompile(`^[A-Za-z0-9._-]+/\S+$`)
+
+// ListModels runs `opencode models` and reads its listing. It starts a process, which BuildLaunch may
+// not: with a deadline, in a process group of its own that is killed whatever happens.
+//
+// Errors: ErrNotFound (no binary), ErrUnavailable (it failed, took too long or printed too much).
+func (c *Connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.ModelCatalog, error) {
+	binary := q.Binaries[binaryName]
+	if binary == "" {
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrNotFound, "the host gave no path for %q", binaryName)
+	}
+	if err := checkVersion(binary); err != nil {
+		return sdk.ModelCatalog{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, modelsTimeout)
+	defer cancel()
+	dir, err := os.MkdirTemp(c.cfg.stateDir, "models-")
+	if err != nil {
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "make temporary directory: %v", err)
+	}
+	defer os.RemoveAll(dir)
+
+	args := []string{"models", "--pure", "--verbose"} // pure: a user's plugins have no part in this
+	if q.Refresh {
+		args = append(args, "--refresh")
+	}
+	cmd := exec.Command(binary, args...)
+	cmd.Dir = dir
+	for _, kv := range q.BaseEnv {
+		if !strings.HasPrefix(kv, "COTAL_") && !strings.HasPrefix(kv, "OPENCODE_CONFIG_CONTENT=") {
+			cmd.Env = append(cmd.Env, kv)
+		}
+	}
+	cmd.Env = sdk.SetEnv(cmd.Env, "BUN_TMPDIR="+dir, "OPENCODE_DISABLE_AUTOUPDATE=1")
+	out := &capped{max: maxCatalogue}
+	stderr := &capped{max: 64 << 10}
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, stderr, modelsWaitDelay
+	if err := runGroup(ctx, cmd); err != nil {
+		if ctx.Err() != nil {
+			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`opencode models` gave no answer in time: %v", ctx.Err())
+		}
+		if out.over {
+			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`opencode models` printed more than %d MiB", maxCatalogue>>20)
+		}
+		// A grandchild that keeps a pipe open is no reason to refuse a complete listing.
+		if !errors.Is(err, exec.ErrWaitDelay) {
+			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`opencode models`: %v: %s", err, lastLine(stderr.buf.String()))
+		}
+	}
+	models, err := parseModels(out.buf.Bytes())
+	if err != nil {
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "read the output of `opencode models`: %v", err)
+	}
+	return sdk.ModelCatalog{Source: "opencode models (" + filepath.Base(binary) + ")", Models: models}, nil
+}
+
+// parseModels reads lines of provider/model, each optionally followed by a block of JSON.
+func parseModels(data []byte) ([]sdk.Model, error) {
+	var models []sdk.Model
+	r := bufio.NewReader(bytes.NewReader(data))
+	for {
+		line, err := r.ReadString('\n')
+		id := strings.TrimSpace(line)
+		if modelLine.MatchString(id) {
+			m := sdk.Model{ID: id}
+			m.Provider, _, _ = strings.Cut(id, "/")
+			if next, _ := r.Peek(1); len(next) == 1 && next[0] == '{' {
+				block, err := readBlock(r)
+				if err != nil {
+					return nil, fmt.Errorf("block after %s: %w", id, err)
+				}
+				if err := describe(&m, block); err != nil {
+					return nil, fmt.Errorf("block after %s: %w", id, err)
+				}
+			}
+			models = append(models, m)
+		}
+		if err != nil {
+			return models, nil // io.EOF: a bytes.Reader has no other
+		}
+	}
+}
+
+// readBlock reads an indented JSON object: up to a line that closes it in the first column.
+func readBlock(r *bufio.Reader) ([]byte, error) {
+	var block []byte
+	for {
+		line, err := r.ReadBytes('\n')
+		block = append(block, line...)
+		if t := bytes.TrimRight(line, "\r\n"); bytes.Equal(t, []byte("}")) || (len(block) == len(line) && json.Valid(block)) {
+			return block, nil
+		}
+		if err != nil {
+			return nil, errors.New("it does not end")
+		}
+	}
+}
+
+func describe(m *sdk.Model, block []byte) error {
+	var in struct {
+		Name     string `json:"name"`
+		Provider string `json:"providerID"`
+		Variants map[string]struct {
+			Disabled bool `json:"disabled"`
+		} `json:"variants"`
+	}
+	if err := json.Unmarshal(block, &in); err != nil {
+		return err
+	}
+	m.Name = in.Name
+	if in.Provider != "" {
+		m.Provider = in.Provider
+	}
+	for _, name := range slices.Sorted(maps.Keys(in.Variants)) {
+		if !in.Variants[name].Disabled {
+			m.Variants = append(m.Variants, name)
+		}
+	}
+	return nil
+}
+
+// capped keeps at most max bytes and refuses the byte after, which ends the writer's process.
+type capped struct {
+	buf  bytes.Buffer
+	max  int
+	over bool
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	if c.buf.Len()+len(p) > c.max {
+		c.over = true
+		return 0, errors.New("output too large")
+	}
+	return c.buf.Write(p)
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[len(lines)-1]
+}

@@ -1,0 +1,77 @@
+package opencode
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/cotal-ai/cotal-host/sdk"
+)
+
+// Permissions of launchOptions.permission.
+const (
+	permissionAsk    = "ask"    // the default: ask before a command, an edit, the network, another directory
+	permissionAllow  = "allow"  // never ask
+	permissionConfig = "config" // whatever the user's own configuration says
+)
+
+// options are the launch options.
+type options struct {
+	Permission string `json:"permission"`
+	Port       port   `json:"port"`   // fixed port of the HTTP API instead of a minted one
+	Config     string `json:"config"` // base opencode.json, absolute or relative to the workspace
+	Home       string `json:"home"`   // home directory of the program, absolute or relative to the workspace
+}
+
+// port takes a number or, as it comes from --opt, its digits.
+type port int
+
+// UnmarshalJSON accepts 1024 to 65535.
+func (p *port) UnmarshalJSON(b []byte) error {
+	text := string(b)
+	var quoted string
+	if json.Unmarshal(b, &quoted) == nil {
+		text = quoted
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1024 || n > 65535 {
+		return fmt.Errorf("port must be a number from 1024 to 65535, not %s", b)
+	}
+	*p = port(n)
+	return nil
+}
+
+// readOptions decodes and checks; paths come back absolute and exist.
+func readOptions(req sdk.LaunchRequest) (options, error) {
+	opt := options{Permission: permissionAsk}
+	if err := sdk.DecodeOptions(req.LaunchOptions, &opt); err != nil {
+		return options{}, err
+	}
+	switch opt.Permission {
+	case permissionAsk, permissionAllow, permissionConfig:
+	default:
+		return options{}, sdk.Errorf(sdk.ErrInvalid, "launchOptions.permission is ask, allow or config, not %q", opt.Permission)
+	}
+	for _, p := range []struct {
+		name string
+		path *string
+		dir  bool
+	}{{"config", &opt.Config, false}, {"home", &opt.Home, true}} {
+		if *p.path == "" {
+			continue
+		}
+		if !filepath.IsAbs(*p.path) {
+			*p.path = filepath.Join(req.WorkspaceRoot, *p.path)
+		}
+		info, err := os.Stat(*p.path)
+		if err != nil {
+			return options{}, sdk.Errorf(sdk.ErrNotFound, "launchOptions.%s: %v", p.name, err)
+		}
+		if info.IsDir() != p.dir {
+			return options{}, sdk.Errorf(sdk.ErrInvalid, "launchOptions.%s: %s is the wrong kind of file", p.name, *p.path)
+		}
+	}
+	return opt, nil
+}

@@ -1,0 +1,101 @@
+package opencode
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk"
+)
+
+// reapTimeout bounds the one question Reap asks on loopback.
+const reapTimeout = 2 * time.Second
+
+// Reap removes what BuildLaunch put into the seat's directory, once nothing answers on the seat's API port
+// with the seat's password. Sessions stay: they are the user's, in the user's data directory, and can be
+// resumed by id. Errors: ErrUnproven (the program still answers; nothing was removed).
+func (c *Connector) Reap(ctx context.Context, req sdk.LeftoverRequest) (sdk.ReapReport, error) {
+	report := sdk.ReapReport{Outcome: sdk.ReapAbsent}
+	say := func(format string, args ...any) {
+		report.Evidence = append(report.Evidence, fmt.Sprintf(format, args...))
+	}
+	if req.Dir == "" {
+		say("no directory given: nothing of a launch can be left in one")
+		return report, nil
+	}
+	data, err := os.ReadFile(filepath.Join(req.Dir, apiFile))
+	var at api
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		say("no %s in %s: no API port of this seat is known", apiFile, req.Dir)
+	case err != nil:
+		return report, &sdk.Error{Code: sdk.ErrUnproven, Outcome: sdk.OutcomeNotExecuted, Retryable: true, Detail: fmt.Sprintf("read API port: %v", err)}
+	case json.Unmarshal(data, &at) != nil || at.Port == 0:
+		say("%s is not readable as the record of an API port, as after a crash in the middle of its writing", apiFile)
+	default:
+		answer, alive := ask(ctx, at)
+		if alive {
+			return report, &sdk.Error{
+				Code: sdk.ErrUnproven, Outcome: sdk.OutcomeNotExecuted, Retryable: true,
+				Detail: fmt.Sprintf("OpenCode may still live: 127.0.0.1:%d %s", at.Port, answer),
+			}
+		}
+		say("127.0.0.1:%d %s", at.Port, answer)
+	}
+	for _, name := range []string{personaFile, planFile, logFile, tmpDir, apiFile} { // the record last: see above
+		path := filepath.Join(req.Dir, name)
+		if _, err := os.Lstat(path); err != nil {
+			continue
+		}
+		if err := os.RemoveAll(path); err != nil {
+			return report, &sdk.Error{Code: sdk.ErrUnproven, Outcome: sdk.OutcomeUnknown, Retryable: true, Detail: fmt.Sprintf("remove leftover: %v", err)}
+		}
+		report.Outcome = sdk.ReapExited
+		report.Removed = append(report.Removed, path)
+	}
+	say("sessions stay in OpenCode's own data directory")
+	return report, nil
+}
+
+// ask says whether this seat's program answers. A port can have become somebody else's: only an answer
+// that accepts the seat's password is the seat's. No answer within the time is not proof of absence.
+func ask(ctx context.Context, at api) (answer string, alive bool) {
+	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
+	defer cancel()
+	url := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(at.Port)) + healthPath
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err.Error(), true
+	}
+	r.SetBasicAuth(at.User, at.Password)
+	client := http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true}, // no proxy: this is loopback
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	resp, err := client.Do(r)
+	if err != nil {
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return "refuses connections", false
+		}
+		return "gave no answer: " + err.Error(), true
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
+	var health struct {
+		Healthy bool `json:"healthy"`
+	}
+	if resp.StatusCode == http.StatusOK && json.Unmarshal(body, &health) == nil && health.Healthy {
+		return "still answers to the seat's password", true
+	}
+	return fmt.Sprintf("belongs to somebody else now (HTTP %d)", resp.StatusCode), false
+}
