@@ -10,6 +10,7 @@ SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
 
+# A plugin's own version (runtimes/pty.Version and the like) must equal what is written into plugins.toml.
 VERSION ?= 0.1.0
 COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
@@ -49,7 +50,7 @@ run: build workspace ## build, and serve from a scratch workspace (ROOT=dir choo
 
 test-tools:
 	@.ci/need test
-	@if [ -d test/agents/cmd/fetch-agents ]; then go run ./test/agents/cmd/fetch-agents; fi
+	@go run ./test/agents/cmd/fetch-agents
 
 # The tests start the binaries of ./bin, which were built as they are shipped; the race detector
 # watches everything that runs inside the test processes.

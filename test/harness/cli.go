@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,9 +101,18 @@ func (w *World) Run(ctx context.Context, path string, args ...string) Result {
 // Ps returns the rows of cotal ps.
 func (w *World) Ps() []wire.AgentRow {
 	w.t.Helper()
+	r := w.CLI("ps", "--json").OK()
 	var rows []wire.AgentRow
-	w.CLI("ps", "--json").OK().JSON(&rows)
-	return rows
+	for dec := json.NewDecoder(strings.NewReader(r.Stdout)); ; { // one object a line
+		var row wire.AgentRow
+		switch err := dec.Decode(&row); {
+		case errors.Is(err, io.EOF):
+			return rows
+		case err != nil:
+			w.t.Fatalf("decode JSON: %v\n%v", err, r)
+		}
+		rows = append(rows, row)
+	}
 }
 
 // Seat returns the row of one seat; false when ps does not list it.
