@@ -1,0 +1,266 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/plugins/supervise"
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/failpoint"
+)
+
+// fpUnresolved: the answer of a Spawn was lost and it is not known yet what became of the seat.
+var fpUnresolved = failpoint.New("catalog.spawn.unresolved")
+
+// caller makes calls to whatever process of a plugin is the current one.
+type caller struct{ sup *supervise.Supervisor }
+
+// withDeadline gives ctx a deadline if it has none.
+func withDeadline(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d)
+}
+
+// once calls fn with the current process; attempt names the process that was called.
+func once[T any](ctx context.Context, c caller, fn func(context.Context, *sdk.Client) (T, error)) (out T, attempt int, err error) {
+	live, err := c.sup.Ready(ctx)
+	if err != nil {
+		return out, 0, err
+	}
+	out, err = fn(ctx, live.Client)
+	return out, live.Attempt, err
+}
+
+// twice is for idempotent calls: one that the plugin's death interrupted is made once more, as soon
+// as there is a new process, within the deadline of the caller.
+func twice[T any](ctx context.Context, c caller, d time.Duration, fn func(context.Context, *sdk.Client) (T, error)) (T, error) {
+	ctx, cancel := withDeadline(ctx, d)
+	defer cancel()
+	out, attempt, err := once(ctx, c, fn)
+	if !errors.Is(err, sdk.ErrPluginDown) {
+		return out, err
+	}
+	live, werr := c.sup.After(ctx, attempt)
+	if werr != nil {
+		return out, down(err, werr)
+	}
+	return fn(ctx, live.Client)
+}
+
+// down keeps what matters of a call that ended with its plugin: ErrPluginDown, outcome unknown.
+func down(err, why error) error {
+	return fmt.Errorf("%w (no new process: %w)", err, why)
+}
+
+type connector struct{ caller }
+
+func (c *connector) BuildLaunch(ctx context.Context, req sdk.LaunchRequest) (sdk.LaunchSpec, error) {
+	return twice(ctx, c.caller, supervise.BuildLaunchTimeout, func(ctx context.Context, p *sdk.Client) (sdk.LaunchSpec, error) {
+		return p.Connector().BuildLaunch(ctx, req)
+	})
+}
+
+func (c *connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.ModelCatalog, error) {
+	return twice(ctx, c.caller, supervise.ListModelsTimeout, func(ctx context.Context, p *sdk.Client) (sdk.ModelCatalog, error) {
+		return p.Connector().ListModels(ctx, q)
+	})
+}
+
+func (c *connector) Reap(ctx context.Context, req sdk.LeftoverRequest) (sdk.ReapReport, error) {
+	return twice(ctx, c.caller, supervise.ReapTimeout, func(ctx context.Context, p *sdk.Client) (sdk.ReapReport, error) {
+		return p.Connector().Reap(ctx, req)
+	})
+}
+
+// runtime has the four methods every runtime has; the abilities are added by newRuntime.
+type runtime struct{ caller }
+
+// The optional abilities are types of their own, so that a type assertion tells the truth.
+type (
+	watcher      struct{ caller }
+	lister       struct{ caller }
+	watchRuntime struct {
+		runtime
+		watcher
+	}
+	listRuntime struct {
+		runtime
+		lister
+	}
+	fullRuntime struct {
+		runtime
+		watcher
+		lister
+	}
+)
+
+func newRuntime(s *supervise.Supervisor, info sdk.Info) sdk.Runtime {
+	c := caller{s}
+	switch watch, list := info.Has(sdk.CapWatch), info.Has(sdk.CapList); {
+	case watch && list:
+		return fullRuntime{runtime{c}, watcher{c}, lister{c}}
+	case watch:
+		return watchRuntime{runtime{c}, watcher{c}}
+	case list:
+		return listRuntime{runtime{c}, lister{c}}
+	}
+	return runtime{c}
+}
+
+func (r runtime) Adopt(ctx context.Context, req sdk.AdoptRequest) (sdk.SeatStatus, error) {
+	return twice(ctx, r.caller, supervise.AdoptTimeout, func(ctx context.Context, p *sdk.Client) (sdk.SeatStatus, error) {
+		return p.Runtime().Adopt(ctx, req)
+	})
+}
+
+func (r runtime) Attach(ctx context.Context, req sdk.AttachRequest) (sdk.AttachTarget, error) {
+	return twice(ctx, r.caller, supervise.AttachTimeout, func(ctx context.Context, p *sdk.Client) (sdk.AttachTarget, error) {
+		return p.Runtime().Attach(ctx, req)
+	})
+}
+
+func (r runtime) Reap(ctx context.Context, req sdk.StopRequest) (sdk.ReapReport, error) {
+	grace := time.Duration(req.GraceMs) * time.Millisecond
+	if req.GraceMs == 0 {
+		grace = sdk.DefaultStopGraceMs * time.Millisecond
+	}
+	return twice(ctx, r.caller, grace+supervise.ReapTimeout, func(ctx context.Context, p *sdk.Client) (sdk.ReapReport, error) {
+		return p.Runtime().Reap(ctx, req)
+	})
+}
+
+// Spawn is not made twice on suspicion. When the plugin died under it, the next process is asked
+// what there is: a seat that exists is the answer of the first Spawn; only one that is proven absent
+// is spawned again, once. Anything else stays unknown, with ErrPluginDown.
+func (r runtime) Spawn(ctx context.Context, req sdk.SpawnRequest) (sdk.Handle, error) {
+	ctx, cancel := withDeadline(ctx, supervise.SpawnTimeout)
+	defer cancel()
+	spawn := func(ctx context.Context, p *sdk.Client) (sdk.Handle, error) { return p.Runtime().Spawn(ctx, req) }
+	handle, attempt, err := once(ctx, r.caller, spawn)
+	if !errors.Is(err, sdk.ErrPluginDown) {
+		return handle, err
+	}
+	if fperr := fpUnresolved.Hit(); fperr != nil {
+		return sdk.Handle{}, down(err, fperr)
+	}
+	live, werr := r.sup.After(ctx, attempt)
+	if werr != nil {
+		return sdk.Handle{}, down(err, werr)
+	}
+	st, aerr := live.Client.Runtime().Adopt(ctx, sdk.AdoptRequest{
+		SeatID: req.SeatID, InstanceID: req.Owner.InstanceID, Nonce: req.Nonce, Fence: req.Fence,
+	})
+	if aerr != nil {
+		return sdk.Handle{}, fmt.Errorf("%w (and what became of the seat is not known: %w)", err, aerr)
+	}
+	switch st.State {
+	case sdk.SeatPrepared, sdk.SeatRunning, sdk.SeatExited:
+		return st.Handle, nil
+	case sdk.SeatNotFound:
+		return spawn(ctx, live.Client)
+	}
+	return sdk.Handle{}, fmt.Errorf("%w (and what became of the seat is not known: %s)", err, st.Reason)
+}
+
+func (l lister) List(ctx context.Context, req sdk.ListRequest) ([]sdk.SeatListing, error) {
+	return twice(ctx, l.caller, supervise.ListTimeout, func(ctx context.Context, p *sdk.Client) ([]sdk.SeatListing, error) {
+		return p.Runtime().List(ctx, req)
+	})
+}
+
+// emptyStreams is how often in a row a process may end a watch without saying anything. A stream
+// that ends so is that of a plugin that is shutting down, or a bug that must not become a busy loop.
+const emptyStreams = 5
+
+// Watch outlives plugin processes: it subscribes again to each new one, whose first status is then
+// the one that was missed. It ends with nil after an exited status, with the error of emit, with
+// the context's, or with a refusal of the runtime. It has no deadline of its own.
+func (w watcher) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk.SeatStatus) error) error {
+	var emitErr error
+	attempt, silent := 0, 0
+	for {
+		live, err := w.next(ctx, attempt)
+		if err != nil {
+			return err
+		}
+		exited, spoke := false, false
+		err = live.Client.Runtime().Watch(ctx, req, func(st sdk.SeatStatus) error {
+			spoke = true
+			if emitErr = emit(st); emitErr != nil {
+				return emitErr
+			}
+			exited = st.State == sdk.SeatExited
+			return nil
+		})
+		switch {
+		case emitErr != nil:
+			return emitErr
+		case exited:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && !errors.Is(err, sdk.ErrPluginDown):
+			return err
+		}
+		if spoke {
+			silent = 0
+		} else if silent++; silent > emptyStreams {
+			return &sdk.Error{Code: sdk.ErrInternal, Outcome: sdk.OutcomeUnknown, Detail: "the runtime ends watches without a status"}
+		}
+		attempt = live.Attempt
+		if err == nil {
+			// The stream ended, the process may not have: give it the time to.
+			if stayed := stays(ctx, live); stayed {
+				attempt = live.Attempt - 1
+			}
+		}
+	}
+}
+
+// next waits for a process after the given attempt. Unlike a call, a watch has nobody waiting for an
+// answer: failed starts and pauses are waited out.
+func (w watcher) next(ctx context.Context, attempt int) (*supervise.Live, error) {
+	for {
+		live, err := w.sup.After(ctx, attempt)
+		if err == nil {
+			return live, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if w.sup.State() == supervise.StateStopped {
+			return nil, err
+		}
+		if serr := sleep(ctx, time.Second); serr != nil {
+			return nil, serr
+		}
+	}
+}
+
+// stays reports whether a process is still there after a moment.
+func stays(ctx context.Context, live *supervise.Live) bool {
+	t := time.NewTimer(250 * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-live.Gone():
+		return false
+	case <-ctx.Done():
+	case <-t.C:
+	}
+	return true
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

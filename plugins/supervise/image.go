@@ -1,0 +1,62 @@
+package supervise
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/cotal-ai/cotal-host/plugins/manifest"
+)
+
+// maxBinary bounds what is copied into memory for a verified launch.
+const maxBinary = 1 << 30
+
+// openBinary opens a plugin's file and tells the ways apart in which it cannot be executed.
+func openBinary(entry manifest.Entry, path string) (*os.File, error) {
+	fail := func(reason Reason, detail, fix string, err error) error {
+		return &StartError{Plugin: entry.Name, Path: path, Reason: reason, Detail: detail, Fix: fix, Err: err}
+	}
+	f, err := os.Open(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fail(ReasonNotFound, "there is no such file", "build it, or correct command in the manifest", err)
+	case err != nil:
+		return nil, fail(ReasonNotExecutable, "the file cannot be read", "correct its permissions", err)
+	}
+	st, err := f.Stat()
+	switch {
+	case err != nil:
+		f.Close()
+		return nil, fail(ReasonNotExecutable, "the file cannot be read", "", err)
+	case !st.Mode().IsRegular():
+		f.Close()
+		return nil, fail(ReasonNotExecutable, "it is not a regular file", "correct command in the manifest", nil)
+	case st.Mode()&0o111 == 0:
+		f.Close()
+		return nil, fail(ReasonNotExecutable, "the file is not executable", "chmod +x "+path, nil)
+	case st.Size() > maxBinary:
+		f.Close()
+		return nil, fail(ReasonFormat, fmt.Sprintf("the file has %d bytes", st.Size()), "", nil)
+	}
+	return f, nil
+}
+
+// copyVerified copies src to dst and refuses it when it is not what the manifest names.
+func copyVerified(entry manifest.Entry, path string, dst io.Writer, src io.Reader) error {
+	h := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(dst, h), src); err != nil {
+		return &StartError{Plugin: entry.Name, Path: path, Reason: ReasonHost, Detail: "the file cannot be copied for verification: " + err.Error(), Err: err}
+	}
+	if got := hex.EncodeToString(h.Sum(nil)); got != entry.SHA256 {
+		return &StartError{
+			Plugin: entry.Name, Path: path, Reason: ReasonDigest,
+			Detail: fmt.Sprintf("the file is not the one in the manifest: expected sha256 %s, actual %s", entry.SHA256, got),
+			Fix:    "run make build, or put the digest of a file you trust into the manifest",
+		}
+	}
+	return nil
+}

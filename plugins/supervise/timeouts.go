@@ -1,0 +1,65 @@
+package supervise
+
+import "time"
+
+// Every wait of the plugin host stands here, with its reason. A caller's context is always a second
+// bound.
+const (
+	// StartTimeout covers exec, handshake, TLS, Describe and Configure. A start takes 50 ms; 10 s is
+	// a cold disk on a loaded machine. go-plugin's own default is a minute.
+	StartTimeout = 10 * time.Second
+
+	// DescribeTimeout: the answer is a constant of the plugin.
+	DescribeTimeout = 2 * time.Second
+
+	// ConfigureTimeout: the plugin may look at files.
+	ConfigureTimeout = 5 * time.Second
+
+	// stopPolite is how long a plugin may take after its lifeline was closed. The sdk ends calls in
+	// flight within 1.5 s and the process within 1.9 s.
+	stopPolite = 2 * time.Second
+
+	// stopTerm is for plugins that are not built on the sdk and know only signals.
+	stopTerm = time.Second
+
+	// stopKill bounds the wait for the kernel after SIGKILL. A process in uninterruptible sleep
+	// takes longer, and is given up with a log line.
+	stopKill = 2 * time.Second
+
+	// StopTimeout is what Stop needs at most when its context allows it.
+	StopTimeout = stopPolite + stopTerm + stopKill
+
+	// pipeGrace is how long output is still read after the process ended: what it wrote is in the
+	// pipe already, only a descendant can hold the pipe open.
+	pipeGrace = 200 * time.Millisecond
+
+	// suspectGrace is how long a process may outlive its connection before it is killed.
+	suspectGrace = time.Second
+
+	// backoffMin and backoffMax bound the pause before a restart; with full jitter, so that several
+	// plugins that died of one cause do not start in step.
+	backoffMin = 100 * time.Millisecond
+	backoffMax = 30 * time.Second
+
+	// backoffReset: a plugin that was ready for so long did not die of what the last one died of.
+	backoffReset = time.Minute
+
+	// quarantineDeaths within quarantineWindow mean that restarting does not help. The state ends
+	// by Restart, or by itself after quarantineFor: a runtime that stayed away for good would leave
+	// seats that nobody can stop.
+	quarantineDeaths = 5
+	quarantineWindow = 5 * time.Minute
+	quarantineFor    = 5 * time.Minute
+)
+
+// Deadlines of calls, for contexts that have none. Each is far above what the call needs and below
+// what a person waits for.
+const (
+	BuildLaunchTimeout = 5 * time.Second  // pure, reads a few files
+	ListModelsTimeout  = 20 * time.Second // may run the agent program, which may ask the network
+	SpawnTimeout       = 15 * time.Second // fork, pty, fsync on a busy disk
+	AdoptTimeout       = 5 * time.Second  // dial one socket, or prove a process dead
+	AttachTimeout      = 3 * time.Second  // reads one record
+	ReapTimeout        = 15 * time.Second // what a stop ladder takes beyond its grace
+	ListTimeout        = 10 * time.Second // reads one directory per seat
+)
