@@ -1,0 +1,229 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/host/bus"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+func TestServiceServesAgainAfterTheBrokerCameBack(t *testing.T) {
+	dir := t.TempDir()
+	br := startBroker(t, dir, 0)
+	var lost, back atomic.Int32
+	b := connectBus(t, bus.Config{URL: br.URL(), OnState: func(up bool, _ string) {
+		if up {
+			back.Add(1)
+		} else {
+			lost.Add(1)
+		}
+	}})
+	spawn := &blocking{release: make(chan struct{})}
+	serve(t, b, bus.EndpointConfig{Commands: map[string]bus.Command{
+		"spawn": {Handler: spawn.handle}, "ps": {Handler: echo(inst1), Read: true},
+	}})
+	old := client(t, br.URL())
+	inFlight := make(chan error, 1)
+	go func() {
+		_, err := old.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "spawn"}, nil)
+		inFlight <- err
+	}()
+	eventually(t, "the spawn runs", func() bool { return spawn.running.Load() == 1 })
+
+	br.Shutdown()
+	// What the caller had in flight is unknown to it, and goes on all the same.
+	if err := <-inFlight; !errors.Is(err, mesh.ErrNoReply) || mesh.OutcomeOf(err) != wire.OutcomeUnknown {
+		t.Fatalf("the call in flight: %v (%s)", err, mesh.OutcomeOf(err))
+	}
+	eventually(t, "the bus noticed", func() bool { return lost.Load() == 1 && !b.Connected() })
+	if n := spawn.running.Load(); n != 1 {
+		t.Fatalf("%d spawns run after the broker went; want the one that was admitted", n)
+	}
+	if _, err := mesh.Connect(t.Context(), mesh.Config{URL: br.URL(), Token: token, Space: "main"}); !errors.Is(err, mesh.ErrUnreachable) {
+		t.Fatalf("connecting meanwhile: %v", err)
+	}
+
+	br = startBroker(t, dir, br.Port())
+	eventually(t, "the bus is back", func() bool { return back.Load() == 1 && b.Connected() })
+	if err := b.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c := client(t, br.URL())
+	if _, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps"}, nil); err != nil {
+		t.Fatalf("a call after the outage: %v", err)
+	}
+	if _, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps", Instance: inst1}, nil); err != nil {
+		t.Fatalf("a call on the instance rail after the outage: %v", err)
+	}
+	close(spawn.release)
+}
+
+func TestReconnectingClientCallsAgain(t *testing.T) {
+	dir := t.TempDir()
+	br := startBroker(t, dir, 0)
+	var up atomic.Int32
+	c, err := mesh.Connect(t.Context(), mesh.Config{
+		URL: br.URL(), Token: token, Space: "main", Reconnect: true,
+		OnState: func(connected bool) {
+			if connected {
+				up.Add(1)
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	br.Shutdown()
+	br = startBroker(t, dir, br.Port())
+	serve(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), bus.EndpointConfig{Commands: echoCommands(inst1)})
+	eventually(t, "the client is back", func() bool { return up.Load() == 1 })
+	if _, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps"}, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRefusedCredentialsAndDeadServersAreToldApart(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	if b, err := bus.Connect(t.Context(), bus.Config{URL: br.URL(), Token: "wrong"}); !errors.Is(err, bus.ErrRefused) || strings.Contains(err.Error(), "wrong") {
+		t.Errorf("bus with a wrong token: %v, %v", b, err)
+	}
+	if c, err := mesh.Connect(t.Context(), mesh.Config{URL: br.URL(), Token: "wrong", Space: "main"}); !errors.Is(err, mesh.ErrUnauthorized) || mesh.OutcomeOf(err) != wire.OutcomeNotExecuted {
+		t.Errorf("client with a wrong token: %v, %v", c, err)
+	}
+	if c, err := mesh.Connect(t.Context(), mesh.Config{URL: br.URL(), Space: "main"}); !errors.Is(err, mesh.ErrUnauthorized) {
+		t.Errorf("client without token: %v, %v", c, err)
+	}
+	br.Shutdown()
+	if b, err := bus.Connect(t.Context(), bus.Config{URL: br.URL(), Token: token}); !errors.Is(err, bus.ErrUnreachable) || !strings.Contains(err.Error(), br.URL()) {
+		t.Errorf("bus without server: %v, %v", b, err)
+	}
+	if c, err := mesh.Connect(t.Context(), mesh.Config{URL: br.URL(), Token: token, Space: "main"}); !errors.Is(err, mesh.ErrUnreachable) || !strings.Contains(err.Error(), br.URL()) {
+		t.Errorf("client without server: %v, %v", c, err)
+	}
+}
+
+// A server that accepts and says nothing must not hold a connect for ever.
+func TestConnectToASilentServerEnds(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	u := url.URL{Scheme: "nats", Host: l.Addr().String()}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := mesh.Connect(ctx, mesh.Config{URL: u.String(), Space: "main"}); !errors.Is(err, mesh.ErrUnreachable) {
+		t.Errorf("client: %v", err)
+	}
+	if _, err := bus.Connect(ctx, bus.Config{URL: u.String()}); !errors.Is(err, bus.ErrUnreachable) {
+		t.Errorf("bus: %v", err)
+	}
+}
+
+func TestTokenFile(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	path := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := mesh.Connect(t.Context(), mesh.Config{URL: br.URL(), TokenFile: path, Space: "main"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	b, err := bus.Connect(t.Context(), bus.Config{URL: br.URL(), TokenFile: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+}
+
+func TestReplyOfASupersededEpochIsRejected(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	b := connectBus(t, bus.Config{InProcess: br.InProcess()})
+	now := serve(t, b, bus.EndpointConfig{Epoch: 2, Commands: echoCommands(inst1)})
+	c := client(t, br.URL())
+	if who, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps"}, nil); err != nil || who.Epoch != 2 {
+		t.Fatalf("answered by %+v, %v", who, err)
+	}
+	now.Close()
+	serve(t, b, bus.EndpointConfig{Epoch: 1, Commands: map[string]bus.Command{
+		"ps": {Handler: echo(inst1)},
+		"no": {Handler: func(context.Context, *bus.Request) (any, *wire.Error) {
+			return nil, wire.Refuse(wire.CodeNotFound, "nothing here")
+		}},
+	}})
+	_, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps"}, nil)
+	if !errors.Is(err, mesh.ErrBadReply) || mesh.OutcomeOf(err) != wire.OutcomeExecuted {
+		t.Errorf("an answer of the old incarnation: %v (%s); want it rejected, executed", err, mesh.OutcomeOf(err))
+	}
+	_, err = c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "no"}, nil)
+	if !errors.Is(err, mesh.ErrBadReply) || mesh.OutcomeOf(err) != wire.OutcomeNotExecuted {
+		t.Errorf("a refusal of the old incarnation: %v (%s); want it rejected, not-executed", err, mesh.OutcomeOf(err))
+	}
+}
+
+func TestWhatTheCallerKnowsWithoutAReply(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	c := client(t, br.URL())
+	t.Run("nobody serves it", func(t *testing.T) {
+		_, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps"}, nil)
+		if !errors.Is(err, mesh.ErrNoResponder) || mesh.OutcomeOf(err) != wire.OutcomeNotExecuted {
+			t.Fatalf("%v (%s)", err, mesh.OutcomeOf(err))
+		}
+	})
+	t.Run("somebody listens and never answers", func(t *testing.T) {
+		watch(t, raw(t, br.URL()), "cotal.main.ep.one.manager.>")
+		_, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps", Deadline: 20 * time.Millisecond}, nil)
+		if !errors.Is(err, mesh.ErrNoReply) || mesh.OutcomeOf(err) != wire.OutcomeUnknown {
+			t.Fatalf("%v (%s)", err, mesh.OutcomeOf(err))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		_, err = c.Call(ctx, mesh.Call{Endpoint: "manager", Command: "ps"}, nil)
+		if !errors.Is(err, mesh.ErrNoReply) || !errors.Is(err, context.DeadlineExceeded) || mesh.OutcomeOf(err) != wire.OutcomeUnknown {
+			t.Fatalf("%v (%s)", err, mesh.OutcomeOf(err))
+		}
+	})
+	t.Run("it was never sent", func(t *testing.T) {
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for name, try := range map[string]func() error{
+			"the caller had stopped": func() error {
+				_, err := c.Call(ended, mesh.Call{Endpoint: "manager", Command: "ps"}, nil)
+				return err
+			},
+			"a malformed command": func() error {
+				_, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "P S"}, nil)
+				return err
+			},
+			"a mode without its target": func() error {
+				_, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps", Authz: wire.AuthzOwner}, nil)
+				return err
+			},
+			"arguments that are no object": func() error {
+				_, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps", Args: 7}, nil)
+				return err
+			},
+			"more than the server carries": func() error {
+				_, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps", Args: map[string]string{"x": strings.Repeat("x", 2<<20)}}, nil)
+				return err
+			},
+		} {
+			if err := try(); err == nil || mesh.OutcomeOf(err) != wire.OutcomeNotExecuted {
+				t.Errorf("%s: %v (%s)", name, err, mesh.OutcomeOf(err))
+			}
+		}
+	})
+}

@@ -1,0 +1,536 @@
+package bus_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"github.com/cotal-ai/cotal-host/host/broker"
+	"github.com/cotal-ai/cotal-host/host/bus"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	token = "test-token-0123456789"
+	inst1 = "aaaaaaaaaaaaaaaaaaaaaaaaaa"
+	inst2 = "bbbbbbbbbbbbbbbbbbbbbbbbbb"
+	inst3 = "cccccccccccccccccccccccccc"
+)
+
+var bob = wire.Target{Owner: "local", Actor: "bob", LifecycleUID: "bobbobbobbobbobbobbobbobbo"}
+
+func startBroker(t testing.TB, dir string, port int) *broker.Broker {
+	t.Helper()
+	b, err := broker.Start(t.Context(), broker.Config{StoreDir: dir, Port: port, Token: token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Shutdown)
+	return b
+}
+
+func connectBus(t testing.TB, cfg bus.Config) *bus.Bus {
+	t.Helper()
+	cfg.Token = token
+	b, err := bus.Connect(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+func serve(t testing.TB, b *bus.Bus, cfg bus.EndpointConfig) *bus.Service {
+	t.Helper()
+	if cfg.Space == "" {
+		cfg.Space = "main"
+	}
+	if cfg.Endpoint == "" {
+		cfg.Endpoint = wire.EndpointManager
+	}
+	if cfg.InstanceID == "" {
+		cfg.InstanceID = inst1
+	}
+	if cfg.Epoch == 0 {
+		cfg.Epoch = 1
+	}
+	s, err := b.Serve(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func client(t testing.TB, url string) *mesh.Client {
+	t.Helper()
+	c, err := mesh.Connect(t.Context(), mesh.Config{URL: url, Token: token, Space: "main", Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// raw is a bare connection, for what no well-behaved client does.
+func raw(t testing.TB, url string) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(url, nats.Token(token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// watch subscribes and returns once the server knows.
+func watch(t testing.TB, nc *nats.Conn, subject string) *nats.Subscription {
+	t.Helper()
+	sub, err := nc.SubscribeSync(subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+// eventually polls a fact until it holds, at most 5 s.
+func eventually(t testing.TB, what string, fact func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(5 * time.Second)
+	for !fact() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("did not come true: %s", what)
+		}
+	}
+}
+
+// seen is what a handler reports about the request it got.
+type seen struct {
+	Mode     wire.Mode   `json:"mode"`
+	Authz    wire.Authz  `json:"authz"`
+	Target   wire.Target `json:"target"`
+	Caller   string      `json:"caller"`
+	Instance string      `json:"instance"`
+}
+
+func echo(instance string) bus.Handler {
+	return func(_ context.Context, r *bus.Request) (any, *wire.Error) {
+		return seen{r.Subject.Mode, r.Subject.Authz, r.Target(), r.Caller().Principal(), instance}, nil
+	}
+}
+
+func echoCommands(instance string) map[string]bus.Command {
+	return map[string]bus.Command{
+		"ps": {Handler: echo(instance), Read: true},
+		"despawn": {Handler: echo(instance), Targeted: true, Modes: []wire.Authz{
+			wire.AuthzSelf, wire.AuthzOwner, wire.AuthzAny, wire.AuthzChild, wire.AuthzLedger, wire.AuthzHandle, wire.AuthzExact,
+		}},
+		"shutdown": {Handler: echo(instance), InstanceOnly: true},
+	}
+}
+
+func TestEveryRequestFormReachesItsHandler(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	serve(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), bus.EndpointConfig{Commands: echoCommands(inst1), Epoch: 3})
+	c := client(t, br.URL())
+	for _, route := range []string{"", inst1} {
+		for _, authz := range []wire.Authz{"", wire.AuthzSelf, wire.AuthzOwner, wire.AuthzAny, wire.AuthzChild, wire.AuthzLedger, wire.AuthzHandle, wire.AuthzExact} {
+			call := mesh.Call{Endpoint: "manager", Command: "ps", Instance: route, Authz: authz}
+			want := seen{Mode: wire.ModeOne, Authz: authz, Caller: c.Caller().Principal(), Instance: inst1}
+			if route != "" {
+				want.Mode = wire.ModeInstance
+			}
+			switch authz {
+			case "":
+			case wire.AuthzSelf:
+				call.Command = "despawn"
+				want.Target = wire.Target{Owner: "local", Actor: c.Caller().Actor, LifecycleUID: c.Caller().UID}
+			default:
+				call.Command, call.Target, want.Target = "despawn", &bob, bob
+			}
+			t.Run(fmt.Sprintf("%s %q", want.Mode, authz), func(t *testing.T) {
+				var got seen
+				who, err := c.Call(t.Context(), call, &got)
+				if err != nil || !reflect.DeepEqual(got, want) {
+					t.Fatalf("Call = %+v, %v; want %+v", got, err, want)
+				}
+				if who != (mesh.Responder{InstanceID: inst1, Epoch: 3}) {
+					t.Fatalf("answered by %+v", who)
+				}
+			})
+		}
+	}
+}
+
+func TestExternalServerByURL(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	serve(t, connectBus(t, bus.Config{URL: br.URL()}), bus.EndpointConfig{Commands: echoCommands(inst1)})
+	if _, err := client(t, br.URL()).Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps"}, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// proves: OUT-13
+func TestRefusalsBeforeTheHandlerSayNotExecuted(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	var ran atomic.Int32
+	count := func(context.Context, *bus.Request) (any, *wire.Error) { ran.Add(1); return nil, nil }
+	serve(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), bus.EndpointConfig{Epoch: 2, Commands: map[string]bus.Command{
+		"ps":    {Handler: count, CheckArgs: bus.NoArgs},
+		"input": {Handler: count, Targeted: true, Modes: []wire.Authz{wire.AuthzOwner}, CheckArgs: bus.ArgsOf[wire.InputArgs]()},
+	}})
+	c := client(t, br.URL())
+	for _, r := range []struct {
+		name string
+		call mesh.Call
+		code string
+		say  string
+	}{
+		{"bound to another instance", mesh.Call{Command: "ps", Bind: &wire.Bind{InstanceID: inst2, Epoch: 2}}, wire.CodeFailedPrecondition, inst2},
+		{"bound to another epoch", mesh.Call{Command: "ps", Bind: &wire.Bind{InstanceID: inst1, Epoch: 1}}, wire.CodeExpired, "epoch 1"},
+		{"a bind on describe", mesh.Call{Command: "describe", Bind: &wire.Bind{InstanceID: inst1, Epoch: 2}}, wire.CodeBadRequest, "bind"},
+		{"an argument too many", mesh.Call{Command: "ps", Args: map[string]int{"shiny": 1}}, wire.CodeBadRequest, "shiny"},
+		{"another class", mesh.Call{Command: "ps", Class: wire.ClassJournal}, wire.CodeClassMismatch, "journal"},
+		{"a mode that is not admitted", mesh.Call{Command: "input", Authz: wire.AuthzAny, Target: &bob, Args: wire.InputArgs{Text: "x"}}, wire.CodePermissionDenied, "any"},
+		{"no target", mesh.Call{Command: "input", Args: wire.InputArgs{Text: "x"}}, wire.CodeTargetMismatch, "needs a target"},
+		{"a text over the limit", mesh.Call{Command: "input", Authz: wire.AuthzOwner, Target: &bob, Args: wire.InputArgs{Text: strings.Repeat("x", wire.MaxText+1)}}, wire.CodeBadRequest, "text is 65537 bytes"},
+		{"a command nobody knows, on the instance rail", mesh.Call{Command: "dance", Instance: inst1}, wire.CodeUnimplemented, "dance"},
+	} {
+		t.Run(r.name, func(t *testing.T) {
+			r.call.Endpoint = "manager"
+			_, err := c.Call(t.Context(), r.call, nil)
+			var we *wire.Error
+			if !errors.As(err, &we) || we.Code != r.code || !strings.Contains(we.Message, r.say) {
+				t.Fatalf("got %v; want %s saying %q", err, r.code, r.say)
+			}
+			if mesh.OutcomeOf(err) != wire.OutcomeNotExecuted {
+				t.Fatalf("outcome %s", mesh.OutcomeOf(err))
+			}
+			if strings.HasPrefix(r.name, "bound to") {
+				if _, ok := we.Detail(wire.DetailBindRefused); !ok {
+					t.Fatalf("no detail %s in %+v", wire.DetailBindRefused, we.Details)
+				}
+			}
+		})
+	}
+	t.Run("the longest text passes, however it is escaped", func(t *testing.T) {
+		call := mesh.Call{Endpoint: "manager", Command: "input", Authz: wire.AuthzOwner, Target: &bob, Args: wire.InputArgs{Text: strings.Repeat("\x01", wire.MaxText)}}
+		before := ran.Load()
+		if _, err := c.Call(t.Context(), call, nil); err != nil || ran.Load() != before+1 {
+			t.Fatalf("%v, handler ran %d times", err, ran.Load()-before)
+		}
+		ran.Store(before)
+	})
+	if n := ran.Load(); n != 0 {
+		t.Fatalf("a handler ran %d times", n)
+	}
+}
+
+// request is a well-formed raw request that a test then spoils.
+func request(t testing.TB, command string) (wire.RequestSubject, wire.EndpointRequest) {
+	t.Helper()
+	c := wire.Caller{Owner: "local", Actor: "raw", UID: wire.NewUID()}
+	return wire.RequestSubject{Space: "main", Mode: wire.ModeOne, Endpoint: "manager", Command: command, Caller: c, Nonce: wire.NewNonce()},
+		wire.EndpointRequest{
+			V: 1, ID: wire.NewID(), Op: wire.Op{Endpoint: "manager", Command: command}, Class: wire.ClassEphemeral,
+			ReplyExpected: true, From: wire.EndpointRef{ID: c.Principal()}, DeadlineMs: 5000,
+		}
+}
+
+// ask publishes a raw request and returns the first reply on its reply rail.
+func ask(t testing.TB, nc *nats.Conn, s wire.RequestSubject, body []byte) (wire.EndpointReply, string) {
+	t.Helper()
+	filter, err := s.ReplyFilter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub, err := nc.SubscribeSync(filter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	subject, err := s.Subject()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Publish(subject, body); err != nil {
+		t.Fatal(err)
+	}
+	m, err := sub.NextMsg(5 * time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := wire.DecodeReply(m.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, m.Subject
+}
+
+func encode(t testing.TB, e wire.EndpointRequest) []byte {
+	t.Helper()
+	p, err := json.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestSpoiledRequests(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	var ran atomic.Int32
+	serve(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), bus.EndpointConfig{Commands: map[string]bus.Command{
+		"ps": {Handler: func(context.Context, *bus.Request) (any, *wire.Error) { ran.Add(1); return nil, nil }},
+	}})
+	nc := raw(t, br.URL())
+	for _, c := range []struct {
+		name, code string
+		spoil      func(*wire.EndpointRequest)
+	}{
+		{"op of another command", wire.CodeOpMismatch, func(e *wire.EndpointRequest) { e.Op.Command = "spawn" }},
+		{"sender who is not the subject's", wire.CodeSenderMismatch, func(e *wire.EndpointRequest) { e.From.ID = "local.mallory" }},
+		{"another envelope version", wire.CodeUnsupportedVersion, func(e *wire.EndpointRequest) { e.V = 2 }},
+		{"a call without deadline", wire.CodeBadRequest, func(e *wire.EndpointRequest) { e.DeadlineMs = 0 }},
+		{"an id with a space", wire.CodeBadRequest, func(e *wire.EndpointRequest) { e.ID = "a b" }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, e := request(t, "ps")
+			c.spoil(&e)
+			r, _ := ask(t, nc, s, encode(t, e))
+			if r.OK || r.Error.Code != c.code || r.Error.Outcome != wire.OutcomeNotExecuted {
+				t.Fatalf("got %+v; want %s, not-executed", r.Error, c.code)
+			}
+			if want := e.ID; wire.ValidID(want) && r.ID != want || !wire.ValidID(want) && r.ID != s.Nonce {
+				t.Fatalf("reply id %q", r.ID)
+			}
+		})
+	}
+	t.Run("no JSON at all", func(t *testing.T) {
+		s, _ := request(t, "ps")
+		if r, _ := ask(t, nc, s, []byte("hello")); r.OK || r.Error.Code != wire.CodeBadRequest || r.ID != s.Nonce {
+			t.Fatalf("got %+v", r)
+		}
+	})
+	if n := ran.Load(); n != 0 {
+		t.Fatalf("the handler ran %d times", n)
+	}
+}
+
+func TestSubjectsOfWrongArityAreIgnored(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	var ran atomic.Int32
+	serve(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), bus.EndpointConfig{Commands: map[string]bus.Command{
+		"ps": {Handler: func(context.Context, *bus.Request) (any, *wire.Error) { ran.Add(1); return nil, nil }},
+	}})
+	nc := raw(t, br.URL())
+	replies := watch(t, nc, "cotal.main.ep.reply.>")
+	s, e := request(t, "ps")
+	good, err := s.Subject()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{
+		good + ".extra", strings.TrimSuffix(good, "."+s.Nonce), strings.Replace(good, ".ps.", ".ps.owner.", 1),
+		strings.Replace(good, ".ps.local.", ".ps.alice.", 1), strings.Replace(good, ".one.", ".all.", 1) + ".x.y",
+	} {
+		if err := nc.PublishRequest(bad, nc.NewInbox(), encode(t, e)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The good one travels behind the others on the same connection and subscription.
+	if r, _ := ask(t, nc, s, encode(t, e)); !r.OK {
+		t.Fatalf("the good request: %+v", r.Error)
+	}
+	if n := ran.Load(); n != 1 {
+		t.Fatalf("the handler ran %d times; want once", n)
+	}
+	if _, err := replies.NextMsg(time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if n, _, _ := replies.Pending(); n != 0 {
+		t.Fatalf("%d more replies", n)
+	}
+}
+
+func TestRepliesGoToTheDerivedSubjectOnly(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	serve(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), bus.EndpointConfig{Epoch: 8, Commands: echoCommands(inst1)})
+	nc := raw(t, br.URL())
+	elsewhere, err := nc.SubscribeSync("else.where")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, e := request(t, "ps")
+	subject, _ := s.Subject()
+	filter, _ := s.ReplyFilter()
+	replies, err := nc.SubscribeSync(filter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The same nonce twice: suppression of duplicates is not the rail's; each is answered.
+	for range 2 {
+		if err := nc.PublishRequest(subject, "else.where", encode(t, e)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, _ := s.Reply(inst1, 8).Subject()
+	for range 2 {
+		if m, err := replies.NextMsg(5 * time.Second); err != nil || m.Subject != want {
+			t.Fatalf("reply %+v, %v; want it on %s", m, err, want)
+		}
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if n, _, _ := elsewhere.Pending(); n != 0 {
+		t.Fatalf("%d replies went where the message asked", n)
+	}
+}
+
+func TestCastIsExecutedAndNeverAnswered(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	var ran atomic.Int32
+	serve(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), bus.EndpointConfig{Commands: map[string]bus.Command{
+		"ps":   {Handler: func(context.Context, *bus.Request) (any, *wire.Error) { ran.Add(1); return nil, nil }, CheckArgs: bus.NoArgs},
+		"sync": {Handler: echo(inst1)},
+	}})
+	replies := watch(t, raw(t, br.URL()), "cotal.main.ep.reply.>")
+	c := client(t, br.URL())
+	if err := c.Cast(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Cast(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps", Args: map[string]int{"refused": 1}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the cast ran", func() bool { return ran.Load() == 1 })
+	if _, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "sync"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := replies.NextMsg(5 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if n, _, _ := replies.Pending(); n != 0 || ran.Load() != 1 {
+		t.Fatalf("%d replies to casts, the handler ran %d times", n, ran.Load())
+	}
+}
+
+func TestScatterAsksEveryInstanceAndTheClassRailOne(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	for _, id := range []string{inst1, inst2, inst3} {
+		serve(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), bus.EndpointConfig{InstanceID: id, Commands: echoCommands(id)})
+	}
+	c := client(t, br.URL())
+	answers, err := c.Scatter(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps"}, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, a := range answers {
+		ids = append(ids, a.InstanceID)
+		if a.Err != nil {
+			t.Errorf("%s: %v", a.InstanceID, a.Err)
+		}
+	}
+	slices.Sort(ids)
+	if !slices.Equal(ids, []string{inst1, inst2, inst3}) {
+		t.Fatalf("answers of %v", ids)
+	}
+	for _, id := range []string{inst1, inst2, inst3} {
+		var got seen
+		if who, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps", Instance: id}, &got); err != nil || who.InstanceID != id || got.Instance != id {
+			t.Fatalf("instance %s answered as %+v, %v", id, who, err)
+		}
+	}
+	replies := watch(t, raw(t, br.URL()), "cotal.main.ep.reply.>")
+	for range 20 {
+		if _, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps"}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "every call was answered", func() bool { n, _, _ := replies.Pending(); return n >= 20 })
+	if n, _, _ := replies.Pending(); n != 20 {
+		t.Fatalf("20 calls of the class had %d replies", n)
+	}
+}
+
+func TestInstanceOnlyCommandIsNotServedElsewhere(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	serve(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), bus.EndpointConfig{Commands: echoCommands(inst1)})
+	c := client(t, br.URL())
+	if _, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "shutdown"}, nil); !errors.Is(err, mesh.ErrNoResponder) {
+		t.Fatalf("on the class rail: %v", err)
+	}
+	answers, err := c.Scatter(t.Context(), mesh.Call{Endpoint: "manager", Command: "shutdown"}, 1)
+	if err != nil || len(answers) != 1 || answers[0].Err == nil || answers[0].Err.Code != wire.CodeUnimplemented {
+		t.Fatalf("on the scatter rail: %+v, %v", answers, err)
+	}
+	if _, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "shutdown", Instance: inst1}, nil); err != nil {
+		t.Fatalf("on the instance rail: %v", err)
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	serve(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), bus.EndpointConfig{Commands: echoCommands(inst1)})
+	var doc struct {
+		Endpoint string
+		Protocol struct{ V int }
+		Commands []struct {
+			Name, Class string
+			Targeted    bool
+			Modes       []string
+		}
+	}
+	if _, err := client(t, br.URL()).Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "describe"}, &doc); err != nil {
+		t.Fatal(err)
+	}
+	if doc.Endpoint != "manager" || doc.Protocol.V != 1 || len(doc.Commands) != 3 {
+		t.Fatalf("described as %+v", doc)
+	}
+	if d := doc.Commands[0]; d.Name != "despawn" || d.Class != "ephemeral" || !d.Targeted || len(d.Modes) != 7 {
+		t.Fatalf("despawn is described as %+v", d)
+	}
+}
+
+func TestSixteenClientsAtOnce(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	serve(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), bus.EndpointConfig{Commands: echoCommands(inst1)})
+	var wg sync.WaitGroup
+	for range 16 {
+		c := client(t, br.URL())
+		wg.Go(func() {
+			for range 50 {
+				var got seen
+				if _, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps"}, &got); err != nil || got.Caller != c.Caller().Principal() {
+					t.Errorf("got %+v, %v", got, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
