@@ -115,7 +115,9 @@ func BenchmarkOptions(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		for i, db := range dbs {
+		for k := range dbs {
+			i := (k + n) % len(dbs) // whoever comes first pays for what the disk did before
+			db := dbs[i]
 			start := time.Now()
 			if err := db.Update(func(tx *bolt.Tx) error { return tx.Bucket(bucketSeats).Put([]byte(id), raw) }); err != nil {
 				b.Fatal(err)

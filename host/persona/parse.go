@@ -353,7 +353,7 @@ func (p *parser) jsonScalar(key string, v *yaml.Node) (any, error) {
 func nearest(key string) string {
 	best, bestD := "", 3
 	for _, k := range keys {
-		if d := distance(strings.ToLower(key), strings.ToLower(k)); d < bestD && d*3 <= len(k) {
+		if d := distance(strings.ToLower(key), strings.ToLower(k)); d < bestD && d*2 < len(k) {
 			best, bestD = k, d
 		}
 	}
