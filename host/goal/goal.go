@@ -44,6 +44,10 @@ type Store struct {
 
 	mu     sync.Mutex
 	phases map[Key]string // of goals without a terminal; memory only
+	// settling holds goals whose terminal is being committed together with the state it is about. It
+	// is hidden until that state is shown too, or a caller could see "succeeded" and then a seat that
+	// does not run yet.
+	settling map[Key]int
 }
 
 // NewStore returns a store over j. publish may be nil.
@@ -51,7 +55,7 @@ func NewStore(j *journal.Journal, publish Publisher) *Store {
 	if publish == nil {
 		publish = func(wire.Caller, string, wire.GoalProgress) {}
 	}
-	return &Store{journal: j, publish: publish, phases: map[Key]string{}}
+	return &Store{journal: j, publish: publish, phases: map[Key]string{}, settling: map[Key]int{}}
 }
 
 // Accept writes the acceptance inside the caller's transaction.
@@ -74,6 +78,20 @@ func (s *Store) Settle(tx *journal.Tx, k Key, result wire.GoalResult) (landed wi
 		return landed, false, fmt.Errorf("settle goal: %w", err)
 	}
 	return landed, first, nil
+}
+
+// Hide keeps a terminal that is about to be committed out of Result until show is called.
+func (s *Store) Hide(k Key) (show func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settling[k]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.settling[k]--; s.settling[k] == 0 {
+			delete(s.settling, k)
+		}
+	}
 }
 
 // Announce publishes a terminal that is durable.
@@ -111,19 +129,19 @@ func (s *Store) Lookup(k Key) (row journal.GoalRow, ok bool, err error) {
 // Result answers goal-result. A goal that is not known has no result, which proves nothing.
 func (s *Store) Result(_ context.Context, c wire.Caller, id string) (wire.GoalResultReply, error) {
 	k := KeyOf(c, id)
+	reply := wire.GoalResultReply{GoalID: id}
+	s.mu.Lock()
+	reply.Phase = s.phases[k]
+	hidden := s.settling[k] > 0
+	s.mu.Unlock()
 	row, ok, err := s.Lookup(k)
 	if err != nil {
 		return wire.GoalResultReply{}, fmt.Errorf("read goal: %w", err)
 	}
-	reply := wire.GoalResultReply{GoalID: id}
-	if !ok {
+	if !ok || hidden {
 		return reply, nil
 	}
-	reply.Result = row.Result
-	s.mu.Lock()
-	reply.Phase = s.phases[k]
-	s.mu.Unlock()
-	if row.Result != nil {
+	if reply.Result = row.Result; row.Result != nil {
 		reply.Phase = wire.PhaseTerminal
 	}
 	return reply, nil

@@ -158,7 +158,12 @@ func (a *actor) call(fn func() error) error {
 	case err := <-ch:
 		return err
 	case <-a.set.life.Done():
-		return errHostGone
+		select { // fn may have run all the same
+		case err := <-ch:
+			return err
+		default:
+			return errHostGone
+		}
 	}
 }
 
@@ -186,6 +191,9 @@ func (a *actor) transition(ev Event, mutate func(*journal.SeatRow), end *settle)
 	key := goal.Key(row.RequestID)
 	var landed wire.GoalResult
 	var first bool
+	if end != nil {
+		defer a.set.cfg.Goals.Hide(key)()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), persistTimeout)
 	defer cancel()
 	err = a.set.cfg.Journal.Update(ctx, func(tx *journal.Tx) error {
@@ -321,8 +329,11 @@ func (a *actor) onStatus(st sdk.SeatStatus) {
 	state := a.snapshot().State
 	switch st.State {
 	case sdk.SeatRunning:
-		if state == Unknown {
+		switch {
+		case state == Unknown:
 			a.try(a.transition(EvRunning, func(r *journal.SeatRow) { r.Reason = "" }, nil))
+		case state == Stopping && a.stopping == nil:
+			a.ladder(sdk.StopGraceful) // a stop that lost its runtime goes on once the seat answers
 		}
 	case sdk.SeatUnknown:
 		if state == Running {

@@ -181,11 +181,25 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 	row := a.snapshot().Row
 	var spec sdk.LaunchSpec
 	var rt sdk.Runtime
+	// A host that is going down undoes nothing: what it has done so far is recorded, may be running,
+	// and is the next host's to decide.
+	undo := func(fn func() error) func(context.Context) error {
+		return func(context.Context) error {
+			if a.set.life.Err() != nil {
+				return errHostGone
+			}
+			return fn()
+		}
+	}
 	steps := []saga.Step{
 		{
-			Name: "build launch", Before: fpBuilding, After: fpBuilt,
-			Do:   func(ctx context.Context) (err error) { spec, err = a.build(ctx, row, p, m); return err },
-			Undo: func(context.Context) error { return a.set.removeDir(row.SeatID) },
+			Name: "make seat directory", Before: fpBuilding,
+			Do:   func(context.Context) error { return a.makeDir(row) },
+			Undo: undo(func() error { return a.set.removeDir(row.SeatID) }),
+		},
+		{
+			Name: "build launch", After: fpBuilt,
+			Do: func(ctx context.Context) (err error) { spec, err = a.build(ctx, row, p, m); return err },
 		},
 		{
 			Name: "prepare seat", Before: fpSpawning, After: fpSpawned,
@@ -205,7 +219,7 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 					return a.transition(EvPrepared, func(r *journal.SeatRow) { r.Handle = handle }, nil)
 				})
 			},
-			Undo: func(context.Context) error { _, err := a.reap(sdk.StopNow, false); return err },
+			Undo: undo(func() error { _, err := a.reap(sdk.StopNow, false); return err }),
 		},
 		{
 			Name: "commit seat", Before: fpPersisted, After: fpCommitted,
@@ -225,19 +239,20 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 	a.post(func() { a.onLaunchDone(err, spec.Probe) })
 }
 
-// build makes the seat's directory, says in it whose it is, and lets the connector fill it.
-func (a *actor) build(ctx context.Context, row journal.SeatRow, p *plan, m *minting) (sdk.LaunchSpec, error) {
+// makeDir makes the seat's directory and says in it whose it is, before anything else is put there.
+func (a *actor) makeDir(row journal.SeatRow) error {
 	dir := a.set.dir(row.SeatID)
 	if err := os.MkdirAll(launchDir(dir), 0o700); err != nil {
-		return sdk.LaunchSpec{}, fmt.Errorf("make seat directory: %w", err)
+		return fmt.Errorf("make seat directory: %w", err)
 	}
-	err := record.WriteIntent(dir, record.Intent{
+	return record.WriteIntent(dir, record.Intent{
 		CustodyID: row.SeatID, Owner: record.Owner(a.owner(row)), Nonce: row.Nonce, Fence: a.set.cfg.Epoch,
 		Form: row.Form, Created: row.Created,
 	})
-	if err != nil {
-		return sdk.LaunchSpec{}, err
-	}
+}
+
+// build lets the connector say what to start.
+func (a *actor) build(ctx context.Context, row journal.SeatRow, p *plan, m *minting) (sdk.LaunchSpec, error) {
 	con, _, err := a.set.cfg.Plugins.Connector(ctx, row.Agent)
 	if err != nil {
 		return sdk.LaunchSpec{}, err
@@ -247,7 +262,7 @@ func (a *actor) build(ctx context.Context, row journal.SeatRow, p *plan, m *mint
 		Principal: row.Principal, LifecycleUID: row.UID, Servers: a.set.cfg.Servers,
 		PersonaPath: row.Persona, Persona: p.profile.Body, Model: row.Model, Variant: row.Variant,
 		Prompt: p.profile.Prompt, Resume: p.profile.Resume, LaunchOptions: p.profile.LaunchOptions,
-		BaseEnv: a.seatEnv(p), Binaries: p.binaries, WorkspaceRoot: a.set.cfg.Root, Cwd: row.Cwd, Dir: launchDir(dir),
+		BaseEnv: a.seatEnv(p), Binaries: p.binaries, WorkspaceRoot: a.set.cfg.Root, Cwd: row.Cwd, Dir: launchDir(a.set.dir(row.SeatID)),
 		Ports: m.ports, Secrets: m.secrets, SessionIDs: m.sessionIDs,
 	})
 	if err != nil {

@@ -1,0 +1,314 @@
+package seat_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/cotal-ai/cotal-host/connectors/command"
+	"github.com/cotal-ai/cotal-host/host/goal"
+	"github.com/cotal-ai/cotal-host/host/journal"
+	"github.com/cotal-ai/cotal-host/host/seat"
+	"github.com/cotal-ai/cotal-host/runtimes/pty"
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// bundle holds the real custody program and the scripted agent, built once.
+var bundle string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("/tmp", "ct")
+		if err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(dir)
+		bundle = dir
+		cmd := exec.Command("go", "build", "-o", dir+"/", "github.com/cotal-ai/cotal-host/cmd/cotal-seat", "github.com/cotal-ai/cotal-host/cmd/cotal-fakeagent")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// world is a workspace whose plugins run in this process: the runtime, the custody process and the
+// agents are the real ones, only the process border of the plugins is missing.
+type world struct {
+	t          *testing.T
+	dir, root  string
+	seatRoot   string
+	instanceID string
+	epoch      uint64
+	plugins    *inproc
+	journal    *journal.Journal
+	goals      *goal.Store
+	set        *seat.Set
+	events     *events
+	caller     wire.Caller
+	max        int
+}
+
+// inproc gives plugins without processes. A plugin can be taken away.
+type inproc struct {
+	mu      sync.Mutex
+	runtime sdk.Runtime
+	down    error
+	conns   map[string]sdk.Connector
+	facts   map[string]sdk.Info
+}
+
+func (p *inproc) Runtime(context.Context, string) (sdk.Runtime, sdk.Info, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.down != nil {
+		return nil, sdk.Info{}, p.down
+	}
+	return p.runtime, pty.Info(), nil
+}
+
+func (p *inproc) Connector(_ context.Context, name string) (sdk.Connector, sdk.Info, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c, ok := p.conns[name]
+	if !ok {
+		return nil, sdk.Info{}, sdk.Errorf(sdk.ErrNotFound, "no connector %q", name)
+	}
+	return c, p.facts[name], nil
+}
+
+func (p *inproc) setDown(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.down = err
+}
+
+// events collects progress.
+type events struct {
+	mu  sync.Mutex
+	all map[string][]wire.GoalProgress
+}
+
+func (e *events) publish(_ wire.Caller, id string, p wire.GoalProgress) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all[id] = append(e.all[id], p)
+}
+
+func (e *events) terminals(id string) (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, p := range e.all[id] {
+		if p.Phase == wire.PhaseTerminal {
+			n++
+		}
+	}
+	return n
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "ct")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{
+		t: t, dir: dir, root: filepath.Join(dir, "ws"), seatRoot: filepath.Join(dir, "seats"),
+		instanceID: wire.NewUID(), caller: wire.Caller{Owner: "local", Actor: "tester", UID: wire.NewUID()},
+		events: &events{all: map[string][]wire.GoalProgress{}}, max: 8,
+	}
+	if err := os.Mkdir(w.root, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.plugins = &inproc{
+		conns: map[string]sdk.Connector{"command": command.Connector{}},
+		facts: map[string]sdk.Info{"command": command.Info()},
+	}
+	w.boot()
+	t.Cleanup(w.end)
+	return w
+}
+
+// boot makes the next host over the same workspace: a new epoch, a new runtime instance.
+func (w *world) boot() []seat.Verdict {
+	w.t.Helper()
+	w.epoch++
+	rt := pty.New()
+	err := rt.Configure(context.Background(), sdk.PluginConfig{
+		Config: json.RawMessage(`{"seat_sha256": "` + digest(w.t, filepath.Join(bundle, "cotal-seat")) + `"}`), BundleDir: bundle, StateDir: filepath.Join(w.dir, "state"), SeatRoot: w.seatRoot, SocketDir: filepath.Join(w.dir, "s"),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.plugins.mu.Lock()
+	w.plugins.runtime = rt
+	w.plugins.mu.Unlock()
+	if w.journal, err = journal.Open(filepath.Join(w.dir, "journal.db")); err != nil {
+		w.t.Fatal(err)
+	}
+	w.goals = goal.NewStore(w.journal, w.events.publish)
+	w.set = seat.New(seat.Config{
+		InstanceID: w.instanceID, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: w.seatRoot, MaxSeats: w.max,
+		Journal: w.journal, Goals: w.goals, Plugins: w.plugins, Agent: "command",
+		Log: hclog.New(&hclog.LoggerOptions{Output: testWriter{w.t}, Level: hclog.Debug}),
+	})
+	verdicts, err := w.set.Recover(context.Background())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return verdicts
+}
+
+func digest(t *testing.T, path string) string {
+	t.Helper()
+	p, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimPrefix(wire.Digest(p), "sha256:")
+}
+
+// testWriter shows a host's log with the test it belongs to.
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Helper()
+	w.t.Logf("%s", p)
+	return len(p), nil
+}
+
+// crash ends the host without a word to its seats.
+func (w *world) crash() {
+	w.t.Helper()
+	w.set.Close()
+	if err := w.journal.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) end() {
+	w.plugins.setDown(nil)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	_, left := w.set.StopAll(ctx)
+	for _, row := range left {
+		w.t.Errorf("left at the end: %s: %s", row.Name, row.Reason)
+	}
+	w.crash()
+	entries, _ := os.ReadDir(w.seatRoot)
+	for _, e := range entries {
+		w.t.Errorf("left behind: seat directory %s", e.Name())
+	}
+	os.RemoveAll(w.dir)
+}
+
+func (w *world) args(name, script string) wire.SpawnArgs {
+	return wire.SpawnArgs{
+		Name: name, Identity: name, Agent: "command",
+		LaunchOptions: map[string]any{"argv": []any{filepath.Join(bundle, "cotal-fakeagent"), script}},
+	}
+}
+
+// fingerprint is a stand-in for the one of the wire: equal for equal arguments.
+func fingerprint(args wire.SpawnArgs) string {
+	d, err := wire.DigestJSON(args)
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
+func (w *world) spawn(id string, args wire.SpawnArgs) (wire.Acceptance, error) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return w.set.Spawn(ctx, w.caller, id, fingerprint(args), args)
+}
+
+// run spawns a seat and waits for its success.
+func (w *world) run(name, script string) wire.Acceptance {
+	w.t.Helper()
+	id := wire.NewID()
+	acc, err := w.spawn(id, w.args(name, script))
+	if err != nil {
+		w.t.Fatalf("spawn %s: %v", name, err)
+	}
+	if r := w.terminal(id); r.State != wire.GoalSucceeded {
+		w.t.Fatalf("spawn %s ended %s: %+v", name, r.State, r.Error)
+	}
+	return acc
+}
+
+func (w *world) result(id string) wire.GoalResultReply {
+	w.t.Helper()
+	r, err := w.goals.Result(context.Background(), w.caller, id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+func (w *world) terminal(id string) wire.GoalResult {
+	w.t.Helper()
+	var r wire.GoalResultReply
+	w.eventually("goal "+id+" has a terminal", func() (bool, string) {
+		r = w.result(id)
+		return r.Result != nil, "phase " + r.Phase
+	})
+	return *r.Result
+}
+
+func (w *world) row(name string) wire.AgentRow {
+	w.t.Helper()
+	for _, r := range w.set.Rows() {
+		if r.Name == name {
+			return r
+		}
+	}
+	return wire.AgentRow{}
+}
+
+func (w *world) awaitStatus(name, status string) wire.AgentRow {
+	w.t.Helper()
+	var r wire.AgentRow
+	w.eventually(name+" is "+status, func() (bool, string) {
+		r = w.row(name)
+		return r.Status == status, r.Status + " " + r.Reason
+	})
+	return r
+}
+
+// stop ends a seat with proof.
+func (w *world) stop(acc wire.Acceptance, graceful bool) (wire.DespawnReply, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return w.set.Despawn(ctx, wire.Target{Owner: acc.Owner, Actor: acc.Actor, LifecycleUID: acc.UID},
+		wire.DespawnArgs{Graceful: &graceful, WaitForExit: true})
+}
+
+func (w *world) eventually(what string, check func() (bool, string)) {
+	w.t.Helper()
+	deadline := time.Now().Add(15 * time.Second)
+	for {
+		ok, how := check()
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("not within 15 s: %s (%s)", what, how)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
