@@ -47,8 +47,15 @@ type Conn struct {
 	mu      sync.Mutex
 	nextID  uint32
 	waiting map[uint32]chan reply
-	ended   bool  // Run has returned: requests read for themselves
-	broken  error // first fatal error
+	ended   bool       // Run has returned: requests read for themselves
+	broken  error      // first fatal error
+	news    *Status    // read by a request before Run: Run tells it first
+	exit    *exitFrame // the same for the exit
+}
+
+type exitFrame struct {
+	status Status
+	record ExitRecord
 }
 
 type reply struct {
@@ -226,6 +233,18 @@ func (c *Conn) Run(ctx context.Context, h Handler) error {
 		c.mu.Unlock()
 		c.reader <- struct{}{}
 	}()
+	c.mu.Lock()
+	news, exit := c.news, c.exit
+	c.mu.Unlock()
+	if news != nil && h.Status != nil {
+		h.Status(*news)
+	}
+	if exit != nil {
+		if h.Exit != nil {
+			h.Exit(exit.status, exit.record)
+		}
+		return nil
+	}
 	undo := c.deadline(ctx)
 	defer undo()
 	for {
@@ -398,10 +417,24 @@ func (c *Conn) answer(r reply, ok bool) (reply, error) {
 // pump reads frames until ch has an answer. The caller has taken the reader token.
 func (c *Conn) pump(ctx context.Context, ch chan reply) error {
 	defer func() { c.reader <- struct{}{} }()
+	// A request may be first at the socket although Run was called first: what is not its answer is
+	// kept for Run.
+	keep := Handler{
+		Status: func(s Status) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.news = &s
+		},
+		Exit: func(s Status, x ExitRecord) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.exit = &exitFrame{s, x}
+		},
+	}
 	undo := c.deadline(ctx)
 	defer undo()
 	for len(ch) == 0 {
-		if _, err := c.step(&Handler{}); err != nil {
+		if _, err := c.step(&keep); err != nil {
 			if err := ctxOr(ctx, err); ctx.Err() != nil {
 				return err
 			}
