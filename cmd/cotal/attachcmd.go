@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+)
+
+func attachCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "attach " + seatArg,
+		Short: "Connect this terminal to a seat",
+		Long: `Connect this terminal to a seat. Ctrl-] detaches and leaves the seat running; ` + detachEnv + `=ctrl-<c>
+chooses another key. The terminal's modes are restored whichever way it ends. The seat is reached through
+its own socket on this machine, so the host may stop, crash and restart meanwhile.
+
+One terminal at a time has the keyboard; others watch. What you type while the connection is lost is dropped.
+Exit code 0 when you detach and when the agent ends well or because it was asked to, else 1.`,
+		Example: "  cotal attach reviewer\n  cotal attach --read-only reviewer\n  cotal attach --take-over reviewer",
+		Args:    cli.Args(cobra.ExactArgs(1), seatArg),
+	}
+	var opt attachOptions
+	cmd.Flags().BoolVar(&opt.ReadOnly, "read-only", false, "only watch; type nothing and leave the size alone")
+	cmd.Flags().BoolVar(&opt.TakeOver, "take-over", false, "take the keyboard from the terminal that has it")
+	cmd.Flags().BoolVar(&opt.NoNudge, "no-nudge", false, "do not make the program repaint by changing the size for a moment")
+	cmd.MarkFlagsMutuallyExclusive("read-only", "take-over")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		con := newConsole(a.in, a.outFile)
+		if !con.isTerminal() {
+			return cli.Fail(cli.Usage, "attach needs a terminal on standard input and output; to type from a script use `cotal input %s --text ...`, to read use `cotal logs -f %s`", args[0], args[0])
+		}
+		if _, err := detachKeyFromEnv(); err != nil {
+			return cli.Fail(cli.Usage, "%w", err)
+		}
+		s, err := locate(cmd.Context(), a, args[0])
+		if err != nil {
+			return err
+		}
+		return a.attachTo(cmd.Context(), con, s, opt)
+	}
+	return cmd
+}
+
+// attachTo attaches and says how it ended.
+func (a *app) attachTo(ctx context.Context, con *console, s *local, opt attachOptions) error {
+	// The attach takes signals itself: it has a terminal to give back first.
+	end, err := attach(context.WithoutCancel(ctx), con, s, opt)
+	switch {
+	case err != nil:
+		return err
+	case end.Detached:
+		fmt.Fprintf(a.errw, "detached from %s; it goes on running. Attach again: cotal attach %s   end it: cotal stop %s\n", s.Alias, s.Alias, s.Alias)
+		return nil
+	case end.Signal != nil:
+		return cli.Fail(cli.Interrupted, "detached by signal (%s); %s goes on running", end.Signal, s.Alias)
+	case end.Lost != "":
+		return cli.Fail(cli.Refused, "%s is lost: %s", s.Alias, end.Lost)
+	}
+	fmt.Fprintf(a.errw, "%s ended %s\n", s.Alias, cli.HowEnded(end.Exit))
+	if !cli.EndedWell(end.Exit) {
+		return cli.Silent(cli.Refused)
+	}
+	return nil
+}

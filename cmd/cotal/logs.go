@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/sdk/seat"
+	"github.com/cotal-ai/cotal-host/sdk/terminal"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// logsDefault is how much of the end of the output is shown.
+const logsDefault = 64 << 10
+
+type logsOptions struct {
+	follow, raw bool
+	bytes       uint64
+}
+
+func logsCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "logs " + seatArg,
+		Short: "Print what a seat has printed",
+		Long: `Print the end of what a seat has printed, as text that is safe for any terminal: control sequences are
+left out, other controls shown as \xNN. It is read from the seat itself and works while the host is down.
+--raw prints the bytes as they are: into a file, or into a terminal you are ready to reset.`,
+		Example: "  cotal logs reviewer\n  cotal logs -f reviewer\n  cotal logs reviewer --raw --bytes 1048576 >reviewer.typescript",
+		Args:    cli.Args(cobra.ExactArgs(1), seatArg),
+	}
+	var opt logsOptions
+	cmd.Flags().BoolVarP(&opt.follow, "follow", "f", false, "go on until the seat ends")
+	cmd.Flags().Uint64Var(&opt.bytes, "bytes", logsDefault, "how much of the end of the output to begin with")
+	cmd.Flags().BoolVar(&opt.raw, "raw", false, "bytes as they are, control sequences included")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s, err := locate(cmd.Context(), a, args[0])
+		if err != nil {
+			return err
+		}
+		return printLogs(cmd.Context(), s, opt, a.out, a.errw)
+	}
+	return cmd
+}
+
+// errEnough ends a read that does not follow.
+var errEnough = errors.New("enough")
+
+func printLogs(ctx context.Context, s *local, opt logsOptions, out, errw io.Writer) error {
+	st, err := s.status(ctx)
+	if err != nil {
+		return noOutput(ctx, s, err, errw)
+	}
+	from := max(st.First, st.Next-min(st.Next, opt.bytes))
+	c, err := s.dial(ctx, seat.RoleOutput, from, 0, 0)
+	if err != nil {
+		return noOutput(ctx, s, err, errw)
+	}
+	defer c.Close()
+	p := &logPrinter{w: bufio.NewWriterSize(out, 64<<10), raw: opt.raw, cut: from > 0}
+	end := c.Welcome().Next
+	var exit *wire.SeatExit
+	if opt.follow || end > from {
+		err = c.Run(ctx, seat.Handler{
+			Output: func(seq uint64, b []byte) error {
+				if !opt.follow && seq+uint64(len(b)) >= end {
+					p.print(b[:min(uint64(len(b)), end-min(seq, end))])
+					return errEnough
+				}
+				p.print(b)
+				if opt.follow {
+					return p.w.Flush()
+				}
+				return nil
+			},
+			Gap: func(from, to uint64) error {
+				p.gap(to - from)
+				if !opt.follow && to >= end {
+					return errEnough
+				}
+				return nil
+			},
+			Exit: func(_ seat.Status, x seat.ExitRecord) { exit = exitOfFrame(x) },
+		})
+	}
+	if ferr := p.close(); ferr != nil {
+		return fmt.Errorf("write output: %w", ferr)
+	}
+	switch {
+	case err == nil && exit != nil:
+		fmt.Fprintf(errw, "note: %s has ended, %s\n", s.Alias, cli.HowEnded(exit))
+		return nil
+	case err == nil, errors.Is(err, errEnough):
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return fmt.Errorf("read output of %s: %w", s.Alias, err)
+}
+
+// noOutput explains why a seat's output cannot be read.
+func noOutput(ctx context.Context, s *local, err error, errw io.Writer) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if !lost(err) {
+		return err
+	}
+	x, why, dead := s.ended()
+	switch {
+	case x != nil:
+		fmt.Fprintf(errw, "note: %s has ended, %s; its output is no longer kept\n", s.Alias, cli.HowEnded(x))
+		if x.Last != "" {
+			fmt.Fprintf(errw, "note: its last line was: %s\n", cli.OneLine(x.Last))
+		}
+		return cli.Silent(cli.Refused)
+	case dead:
+		return fmt.Errorf("output of %s is gone: %s", s.Alias, why)
+	}
+	return cli.Fail(cli.Unreachable, "seat %s lives but does not answer at %s: %w", s.Alias, s.Socket, err)
+}
+
+// logPrinter writes output as it is or as safe text.
+type logPrinter struct {
+	w    *bufio.Writer
+	raw  bool
+	cut  bool // the first bytes may be the end of a line, a sequence or a character
+	esc  terminal.Escaper
+	buf  []byte
+	last byte
+}
+
+func (p *logPrinter) print(b []byte) {
+	if p.cut && len(b) > 0 {
+		b, p.cut = wholeLines(b), false
+	}
+	if !p.raw {
+		p.buf = p.esc.Append(p.buf[:0], b)
+		b = p.buf
+	}
+	p.write(b)
+}
+
+// wholeLines drops the line that output begins in the middle of, or, when there is no other, the rest
+// of the character it begins in.
+func wholeLines(b []byte) []byte {
+	if i := bytes.IndexByte(b, '\n'); i >= 0 && i+1 < len(b) {
+		return b[i+1:]
+	}
+	for len(b) > 0 && b[0]&0xc0 == 0x80 {
+		b = b[1:]
+	}
+	return b
+}
+
+func (p *logPrinter) write(b []byte) {
+	if len(b) > 0 {
+		p.last = b[len(b)-1]
+		_, _ = p.w.Write(b) // the error stays with the writer
+	}
+}
+
+func (p *logPrinter) gap(n uint64) {
+	if p.raw {
+		return // nothing of ours belongs into raw bytes
+	}
+	p.write(p.esc.Flush(nil))
+	p.write(fmt.Appendf(nil, "\n[cotal: %d bytes of output are not kept any more]\n", n))
+}
+
+func (p *logPrinter) close() error {
+	if !p.raw {
+		p.write(p.esc.Flush(nil))
+		if p.last != 0 && p.last != '\n' {
+			p.write([]byte{'\n'})
+		}
+	}
+	return p.w.Flush()
+}

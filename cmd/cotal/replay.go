@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/cotal-ai/cotal-host/sdk/terminal"
+)
+
+// resyncMax bounds how much output is skipped to find a place where a stream that begins anywhere can
+// be shown from: a newline or the start of an escape sequence.
+const resyncMax = 4096
+
+// output takes output of the seat, which begins at offset seq.
+func (a *attachment) output(ctx context.Context, l *link, seq uint64, p []byte) error {
+	a.next = seq + uint64(len(p))
+	if !l.replay {
+		return a.show(l, p)
+	}
+	if a.next <= l.welcome.Next {
+		a.gather(l, p)
+		if a.next == l.welcome.Next {
+			return a.endReplay(ctx, l)
+		}
+		return nil
+	}
+	cut := len(p) - int(a.next-l.welcome.Next)
+	a.gather(l, p[:max(cut, 0)])
+	if err := a.endReplay(ctx, l); err != nil {
+		return err
+	}
+	return a.show(l, p[max(cut, 0):])
+}
+
+// gather collects replayed output, without what a real terminal would answer.
+func (a *attachment) gather(l *link, p []byte) {
+	p = l.skip(p)
+	if a.opt.Fresh {
+		a.unread = append(a.unread, p...)
+		return
+	}
+	a.unread = l.filter.Filter(a.unread, p)
+}
+
+// show writes live output.
+func (a *attachment) show(l *link, p []byte) error {
+	p = l.skip(p)
+	// A sequence that began before the end of the replay is still the filter's.
+	for len(p) > 0 && !l.filter.Ground() {
+		if _, err := a.con.Write(l.filter.Filter(nil, p[:1])); err != nil {
+			return err
+		}
+		p = p[1:]
+	}
+	if len(p) == 0 {
+		return nil
+	}
+	_, err := a.con.Write(p)
+	return err
+}
+
+// skip drops output up to the first place it can be shown from.
+func (l *link) skip(p []byte) []byte {
+	if l.resync == 0 || len(p) == 0 {
+		return p
+	}
+	window := p[:min(len(p), l.resync)]
+	at := bytes.IndexAny(window, "\n\x1b")
+	switch {
+	case at < 0 && len(window) < l.resync:
+		l.resync -= len(window)
+		return nil
+	case at < 0:
+		at = len(window)
+	case window[at] == '\n':
+		at++
+	}
+	l.resync = 0
+	return p[at:]
+}
+
+// endReplay shows what was gathered, puts the terminal into the modes the seat says are in force, and
+// goes live.
+func (a *attachment) endReplay(ctx context.Context, l *link) error {
+	text := a.unread
+	a.unread, l.replay = nil, false
+	want := terminal.Modes(l.welcome.Modes)
+	var after terminal.ModeScanner
+	after.Write(text)
+	// A full-screen program that entered its screen before the replay begins: nothing of it may land
+	// on the user's own screen.
+	if missing := want & terminal.AltScreen &^ after.Modes(); missing != 0 {
+		text = append(terminal.Apply(missing), text...)
+	}
+	// Live before the text is shown: who sees it may type at once. What was typed earlier was not meant
+	// for it. A fresh seat's questions are in this text, and their answers are input.
+	a.goLive(l, !a.opt.Fresh)
+	if _, err := a.con.Write(text); err != nil {
+		return err
+	}
+	a.con.apply(func(have terminal.Modes) terminal.Modes { return missingModes(want, have) })
+	if l.nudge {
+		a.goSafe(func() { a.doNudge(ctx, l) })
+	}
+	return nil
+}
+
+// missingModes is what Apply must still set: keyboard flags count as a whole.
+func missingModes(want, have terminal.Modes) terminal.Modes {
+	missing := want &^ have
+	if have&terminal.KittyKeys != 0 || want&terminal.KittyKeys == 0 {
+		return missing & (terminal.KittyKeys - 1)
+	}
+	return missing&(terminal.KittyKeys-1) | want&^(terminal.KittyKeys-1)
+}
+
+// gap states that output is missing. What follows may begin in the middle of a sequence, and modes may
+// have changed unseen.
+func (a *attachment) gap(ctx context.Context, l *link, from, to uint64) error {
+	a.next = to
+	if l.replay {
+		l.resync = resyncMax
+		if to >= l.welcome.Next {
+			return a.endReplay(ctx, l)
+		}
+		return nil
+	}
+	a.con.notice("%d bytes of output were skipped: this terminal was too slow", to-from)
+	l.resync = resyncMax
+	a.goSafe(func() {
+		st, err := l.Get(ctx)
+		if err != nil {
+			return // a lost connection shows elsewhere
+		}
+		a.con.apply(func(have terminal.Modes) terminal.Modes { return missingModes(terminal.Modes(st.Modes), have) })
+		if st.Attached <= 1 && !a.opt.NoNudge {
+			a.doNudge(ctx, l)
+		}
+	})
+	return nil
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+func versionCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Example: "  cotal version --json",
+		Args:    cli.NoArgs,
+	}
+	asJSON := jsonFlag(cmd, "print one JSON object")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		if *asJSON {
+			return cli.PrintJSON(a.out, map[string]string{
+				"version": version, "commit": commit, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH,
+			})
+		}
+		_, err := fmt.Fprintln(a.out, versionLine())
+		return err
+	}
+	return cmd
+}
+
+func statusCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "Say how the host is",
+		Long:    "Say how the host is: version, instance, seats, plugins. Exit code 3 when no host answers.",
+		Example: "  cotal status --json | jq .plugins",
+		Args:    cli.NoArgs,
+	}
+	asJSON := jsonFlag(cmd, "print one JSON object")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := a.target.Connect(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		var s wire.StatusReply
+		if err := c.Read(cmd.Context(), wire.CmdStatus, nil, &s); err != nil {
+			return err
+		}
+		if *asJSON {
+			return cli.PrintJSON(a.out, s)
+		}
+		cli.PrintStatus(a.out, s)
+		return nil
+	}
+	return cmd
+}
+
+const seatArg = "<seat>"
+
+func inspectCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "inspect " + seatArg,
+		Short:   "Show everything the host knows of one seat",
+		Long:    "Show everything the host knows of one seat, freshly verified. What is not shown is not known.",
+		Example: "  cotal inspect reviewer\n  cotal inspect reviewer --json | jq .exit.code",
+		Args:    cli.Args(cobra.ExactArgs(1), seatArg),
+	}
+	asJSON := jsonFlag(cmd, "print one JSON object")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		row, err := inspect(cmd.Context(), a, args[0])
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return cli.PrintJSON(a.out, row)
+		}
+		printRow(a.out, row)
+		return nil
+	}
+	return cmd
+}
+
+// printRow shows one row in full. A fact that is absent is not shown: it is not known.
+func printRow(w io.Writer, r wire.AgentRow) {
+	line := func(name, format string, args ...any) {
+		text := cli.OneLine(fmt.Sprintf(format, args...))
+		if text != "" {
+			fmt.Fprintf(w, "%-12s %s\n", name, text)
+		}
+	}
+	num := func(name string, n int) {
+		if n > 0 {
+			line(name, "%d", n)
+		}
+	}
+	line("name", "%s", r.Name)
+	line("role", "%s", r.Role)
+	line("agent", "%s", r.Agent)
+	line("runtime", "%s", r.Mode)
+	line("status", "%s", processWords(r))
+	line("reason", "%s", r.Reason)
+	line("mesh", "%s", meshWords(r))
+	line("model", "%s", strings.TrimSuffix(r.Model+" / "+r.Variant, " / "))
+	line("directory", "%s", r.Cwd)
+	line("principal", "%s", r.ID)
+	line("uid", "%s", r.LifecycleUID)
+	line("custody id", "%s", r.SeatID)
+	num("pid", r.PID)
+	num("seat pid", r.SeatPID)
+	num("attached", r.Attached)
+	if r.Output > 0 {
+		line("output", "%d bytes so far", r.Output)
+	}
+	if r.StartedAt > 0 {
+		line("started", "%s", time.UnixMilli(r.StartedAt).UTC().Format(time.RFC3339))
+	}
+	line("spawned by", "%s", r.Spawner)
+	line("goal", "%s", r.GoalID)
+	line("instance", "%s", r.InstanceID)
+	line("machine", "%s", r.Host)
+	if x := r.Exit; x != nil {
+		line("ended", "%s, %s", time.UnixMilli(x.At).UTC().Format(time.RFC3339), cli.HowEnded(x))
+		line("cause", "%s", x.Cause)
+		line("evidence", "%s", x.Evidence)
+		line("last line", "%s", x.Last)
+		for _, k := range x.Reaped {
+			line("reaped", "%d %s %s", k.PID, k.Command, k.Signal)
+		}
+	}
+}
+
+func inputCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "input " + seatArg,
+		Short: "Type text into a seat",
+		Long: `Type text into a seat, followed by Return. The text is delivered as it is: nothing in it is a key name
+or a command. A program that has switched on bracketed paste gets it as one paste, so that several lines
+are one message. With --text - the text is standard input, without its last newline.`,
+		Example: `  cotal input reviewer --text 'please look at main.go'
+  cotal input reviewer --text - <question.txt
+  cotal input reviewer --text y --no-enter`,
+		Args: cli.Args(cobra.ExactArgs(1), seatArg+" --text <text>"),
+	}
+	text := cmd.Flags().String("text", "", "what to type, 1 to 65536 bytes; - reads standard input (required)")
+	noEnter := cmd.Flags().Bool("no-enter", false, "do not press Return after it")
+	asJSON := jsonFlag(cmd, "print one JSON object")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !cmd.Flags().Changed("text") {
+			return cli.Fail(cli.Usage, "say what to type: cotal input %s --text 'hello'", args[0])
+		}
+		body := *text
+		if body == "-" {
+			b, err := io.ReadAll(io.LimitReader(a.in, wire.MaxText+2))
+			if err != nil {
+				return fmt.Errorf("read standard input: %w", err)
+			}
+			body = strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
+		}
+		if body == "" || len(body) > wire.MaxText {
+			return cli.Fail(cli.Usage, "text has %d bytes; 1 to %d can be typed at once", len(body), wire.MaxText)
+		}
+		return typeInto(cmd, a, args[0], body, !*noEnter, *asJSON)
+	}
+	return cmd
+}
+
+func typeInto(cmd *cobra.Command, a *app, ref, text string, enter, asJSON bool) error {
+	ctx := cmd.Context()
+	c, err := a.target.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var row wire.AgentRow
+	if err := c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: ref}, &row); err != nil {
+		return err
+	}
+	target, err := cli.TargetOf(row)
+	if err != nil {
+		return err
+	}
+	var reply wire.InputReply
+	err = c.Manager(ctx, mesh.Call{
+		Command: wire.CmdInput, Authz: wire.AuthzAny, Target: target, Args: wire.InputArgs{Text: text, Enter: &enter},
+	}, &reply)
+	if err != nil {
+		if cli.CodeOf(err) == cli.Uncertain {
+			return cli.Fail(cli.Uncertain, "it may or may not have been typed: %w; look with `cotal logs %s` before typing it again", err, row.Name)
+		}
+		return err
+	}
+	if asJSON {
+		return cli.PrintJSON(a.out, reply)
+	}
+	fmt.Fprintf(a.out, "sent %d bytes to %s\n", reply.Bytes, reply.Name)
+	return nil
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/seat/record"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+const (
+	// stopMargin is what a stop may take beyond the seat's grace: KILL, collecting the tree, removing.
+	stopMargin = 15 * time.Second
+	// stopParallel bounds how many seats are stopped at once.
+	stopParallel = 8
+)
+
+// stopped is the result of one stop, and its JSON form.
+type stopped struct {
+	Name   string           `json:"name"`
+	OK     bool             `json:"ok"`
+	Report *wire.StopReport `json:"report,omitempty"`
+	Error  string           `json:"error,omitempty"`
+	Code   string           `json:"code,omitempty"`
+	err    error
+}
+
+func stopCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "stop " + seatArg + "...",
+		Aliases: []string{"kill"},
+		Short:   "End seats, and say what was ended and what proves it",
+		Long: `End seats. The agent and its foreground program are asked to end (TERM and HUP), and after the grace
+of the seat (10 s unless its connector says otherwise) everything that is left of it is killed. It is done
+when nothing of the seat is left, and the proof is printed. Exit code 5 when only some could be stopped.`,
+		Example: "  cotal stop reviewer\n  cotal stop --now reviewer tester",
+		Args:    cli.Args(cobra.MinimumNArgs(1), seatArg+"..."),
+	}
+	now := cmd.Flags().Bool("now", false, "kill at once instead of asking first")
+	asJSON := jsonFlag(cmd, "print one JSON object a seat")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.target.Connect(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		results := stopAll(cmd.Context(), c, args, *now, func(name string, wait time.Duration) {
+			if !*asJSON && !*now {
+				fmt.Fprintf(a.errw, "stopping %s, at most %s before it is killed\n", name, wait)
+			}
+		})
+		return reportStops(a, results, *asJSON)
+	}
+	return cmd
+}
+
+// stopAll stops several seats side by side and returns the results in the order of refs.
+func stopAll(ctx context.Context, c *cli.Client, refs []string, now bool, begun func(string, time.Duration)) []stopped {
+	results := make([]stopped, len(refs))
+	slots := make(chan struct{}, stopParallel)
+	var wg sync.WaitGroup
+	for i, ref := range refs {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			results[i] = stopOne(ctx, c, ref, now, begun)
+		})
+	}
+	wg.Wait()
+	return results
+}
+
+func stopOne(ctx context.Context, c *cli.Client, ref string, now bool, begun func(string, time.Duration)) stopped {
+	fail := func(name string, err error) stopped {
+		s := stopped{Name: name, Error: err.Error(), err: err}
+		var refused *wire.Error
+		if errors.As(err, &refused) {
+			s.Code = refused.Code
+		}
+		return s
+	}
+	var row wire.AgentRow
+	if err := c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: ref}, &row); err != nil {
+		return fail(ref, err)
+	}
+	target, err := cli.TargetOf(row)
+	if err != nil {
+		return fail(row.Name, err)
+	}
+	grace := graceOf(c, row)
+	if row.Exit == nil {
+		begun(row.Name, grace)
+	}
+	graceful := !now
+	var reply wire.DespawnReply
+	err = c.Manager(ctx, mesh.Call{
+		Command: wire.CmdDespawn, Authz: wire.AuthzAny, Target: target, Deadline: grace + stopMargin,
+		Args: wire.DespawnArgs{Graceful: &graceful, WaitForExit: true},
+	}, &reply)
+	if err != nil {
+		if cli.CodeOf(err) == cli.Uncertain {
+			err = cli.Fail(cli.Uncertain, "not known whether it ended: %w; look with: cotal inspect %s", err, row.Name)
+		}
+		return fail(row.Name, err)
+	}
+	return stopped{Name: row.Name, OK: true, Report: reply.Report}
+}
+
+// graceOf reads the grace a seat was spawned with from its own record; the host may be elsewhere, and
+// then the default is assumed.
+func graceOf(c *cli.Client, row wire.AgentRow) time.Duration {
+	grace := sdk.DefaultStopGraceMs * time.Millisecond
+	root, err := cli.SeatRoot(c.Endpoint)
+	if err != nil || row.SeatID == "" {
+		return grace
+	}
+	rec, err := record.ReadSeat(filepath.Join(root, row.SeatID))
+	if err == nil && rec.Record.StopGraceMs > 0 {
+		grace = time.Duration(rec.Record.StopGraceMs) * time.Millisecond
+	}
+	return grace
+}
+
+// reportStops prints every result and returns the error that gives the exit code.
+func reportStops(a *app, results []stopped, asJSON bool) error {
+	failed := 0
+	for _, r := range results {
+		if r.err != nil {
+			failed++
+		}
+		switch {
+		case asJSON:
+			if err := cli.PrintJSON(a.out, r); err != nil {
+				return err
+			}
+		case r.err == nil:
+			fmt.Fprintln(a.out, cli.StopLine(r.Name, r.Report))
+			cli.PrintStop(a.out, r.Report)
+		}
+		if r.err != nil && len(results) > 1 {
+			fmt.Fprintf(a.errw, "cotal: %s: %s\n", r.Name, cli.OneLine(r.err.Error()))
+		}
+	}
+	switch {
+	case failed == 0:
+		return nil
+	case len(results) == 1:
+		return results[0].err
+	case failed == len(results) && sameCode(results):
+		return cli.Fail(cli.CodeOf(results[0].err), "none of %d seats was stopped", failed)
+	}
+	return cli.Fail(cli.Partial, "%d of %d seats were not stopped", failed, len(results))
+}
+
+func sameCode(results []stopped) bool {
+	for _, r := range results {
+		if cli.CodeOf(r.err) != cli.CodeOf(results[0].err) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,164 @@
+// Package cli holds what cotal and cotal-host share: exit codes, the flags that find a host, and how
+// seats, ends and stop reports are printed.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// Code is the exit code of a command.
+type Code int
+
+// Exit codes. docs/operating.md holds the same table, and a test compares them.
+const (
+	OK          Code = 0
+	Refused     Code = 1
+	Usage       Code = 2
+	Unreachable Code = 3
+	NotFound    Code = 4
+	Partial     Code = 5
+	Uncertain   Code = 75
+	Interrupted Code = 130
+)
+
+// Codes lists every exit code with its meaning, in the words of the documentation.
+var Codes = []struct {
+	Code    Code
+	Meaning string
+}{
+	{OK, "done; for an attached terminal also: you detached, or the agent ended well or because it was asked to"},
+	{Refused, "refused or failed; standard error says why"},
+	{Usage, "the command line is wrong; nothing was done"},
+	{Unreachable, "no host, or it does not answer; a command that changes something did not happen"},
+	{NotFound, "no such seat"},
+	{Partial, "some of it was done; standard error lists what was not"},
+	{Uncertain, "it may or may not have happened; look before repeating"},
+	{Interrupted, "interrupted by a signal"},
+}
+
+// Error is an error with the exit code it asks for.
+type Error struct {
+	Code Code
+	Err  error
+}
+
+// Error returns the text.
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Fail makes an error with an exit code.
+func Fail(code Code, format string, args ...any) error {
+	return &Error{Code: code, Err: fmt.Errorf(format, args...)}
+}
+
+// Silent ends a command with a code when everything there is to say was said already.
+func Silent(code Code) error { return &Error{Code: code, Err: errSaid} }
+
+var errSaid = errors.New("said already")
+
+// CodeOf returns the exit code of an error.
+func CodeOf(err error) Code {
+	var own *Error
+	var we *wire.Error
+	switch {
+	case err == nil:
+		return OK
+	case errors.As(err, &own):
+		return own.Code
+	case errors.Is(err, context.Canceled):
+		return Interrupted
+	case errors.As(err, &we):
+		return codeOfWire(we)
+	case errors.Is(err, mesh.ErrUnreachable), errors.Is(err, mesh.ErrNoResponder):
+		return Unreachable
+	case errors.Is(err, mesh.ErrNoReply):
+		return Uncertain
+	}
+	return Refused
+}
+
+func codeOfWire(e *wire.Error) Code {
+	switch e.Code {
+	case wire.CodeNotFound, wire.CodeExpired:
+		return NotFound
+	}
+	// A refusal that cannot say whether it had an effect is what "uncertain" is for.
+	if e.Outcome == wire.OutcomeUnknown {
+		return Uncertain
+	}
+	return Refused
+}
+
+// Main runs a command tree and returns the exit code. Every error is one line on errw.
+func Main(ctx context.Context, root *cobra.Command, args []string, errw io.Writer) int {
+	root.SetArgs(args)
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return Fail(Usage, "%w; see %s --help", err, cmd.CommandPath())
+	})
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return int(OK)
+	}
+	var own *Error
+	if !errors.As(err, &own) && isUsage(err) {
+		err = Fail(Usage, "%w; see %s --help", err, root.Name())
+	}
+	code := CodeOf(err)
+	if !errors.Is(err, errSaid) {
+		fmt.Fprintf(errw, "%s: %s\n", root.Name(), OneLine(err.Error()))
+	}
+	return int(code)
+}
+
+// isUsage recognises the errors cobra makes itself for a wrong command line. It has no type for them.
+func isUsage(err error) bool {
+	text := err.Error()
+	for _, begin := range []string{"unknown command", "required flag", "if any flags in the group", "at least one of the flags", "unknown flag", "unknown shorthand"} {
+		if strings.HasPrefix(text, begin) {
+			return true
+		}
+	}
+	return false
+}
+
+// Args turns a check of positional arguments into a usage error.
+func Args(check cobra.PositionalArgs, usage string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return Fail(Usage, "%w; usage: %s %s", err, cmd.CommandPath(), usage)
+		}
+		return nil
+	}
+}
+
+// NoArgs refuses every positional argument.
+var NoArgs = Args(cobra.NoArgs, "[flags]")
+
+// OneLine makes text safe for one line of a terminal.
+func OneLine(text string) string {
+	text = strings.TrimRight(text, "\r\n")
+	var b strings.Builder
+	for _, r := range text {
+		switch {
+		case r == '\n':
+			b.WriteString("; ")
+		case r < 0x20 || r == 0x7f || r >= 0x80 && r < 0xa0:
+			fmt.Fprintf(&b, "\\x%02x", r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cotal-ai/cotal-host/host/instance"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// Target is which host a command means: the flags, and what is found with them.
+type Target struct {
+	Server    string
+	Space     string
+	TokenFile string
+	Root      string
+	Timeout   time.Duration // 0: the command's own default
+	Name      string        // label of the caller
+
+	// caller stays the same over reconnects: goals belong to who asked for them.
+	caller wire.Caller
+}
+
+// Flags declares the shared flags.
+func (t *Target) Flags(cmd *cobra.Command) {
+	f := cmd.PersistentFlags()
+	f.StringVar(&t.Server, "server", "", "mesh server, nats://host:port (default: COTAL_SERVER, else the nearest .cotal/host/endpoint.json upwards)")
+	f.StringVar(&t.Space, "space", "", "space to work in (default: COTAL_SPACE, else the host's)")
+	f.StringVar(&t.TokenFile, "token-file", "", "file that holds the server's token (default: COTAL_TOKEN_FILE, else the host's)")
+	f.StringVar(&t.Root, "root", "", "workspace whose host is meant (default: the nearest one upwards)")
+	f.DurationVar(&t.Timeout, "timeout", 0, "how long to wait for an answer, such as 20s (default: depends on the command)")
+}
+
+// Endpoint says how to reach the host, and which file says so. Errors are ready to be shown and have
+// exit code 3.
+func (t *Target) Endpoint() (wire.Endpoint, string, error) {
+	e, path, err := mesh.FindEndpoint(mesh.FindConfig{Server: t.Server, Space: t.Space, TokenFile: t.TokenFile, Root: t.Root})
+	if err == nil {
+		return e, path, nil
+	}
+	if errors.Is(err, mesh.ErrNoEndpoint) {
+		// The file may be missing while its host runs: the lock knows.
+		if root := t.Workspace(); root != "" {
+			if run, perr := instance.Probe(root); perr == nil && run.Held {
+				err = fmt.Errorf("a host runs for %s (%s, known by its lock), but its endpoint.json is missing; restart it with: cotal-host stop --root %s, then cotal-host serve", root, pidText(run), root)
+			}
+		}
+	}
+	return e, path, &Error{Code: Unreachable, Err: err}
+}
+
+func pidText(r instance.Running) string {
+	if r.PID == 0 {
+		return "pid not known"
+	}
+	return fmt.Sprintf("pid %d", r.PID)
+}
+
+// Workspace returns the workspace root that is meant: --root, else the nearest directory upwards that
+// has a host directory. It is empty when there is none.
+func (t *Target) Workspace() string {
+	if t.Root != "" {
+		root, err := filepath.Abs(t.Root)
+		if err != nil {
+			return t.Root
+		}
+		return root
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return ""
+	}
+	for {
+		if st, err := os.Stat(instance.DirOf(dir)); err == nil && st.IsDir() {
+			return dir
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return ""
+		}
+		dir = parent
+	}
+}
+
+// Client is a connection to the mesh of a host.
+type Client struct {
+	*mesh.Client
+	Endpoint wire.Endpoint
+	Path     string // the file that named the host, or empty
+	timeout  time.Duration
+}
+
+// Connect finds the host and connects to its mesh.
+func (t *Target) Connect(ctx context.Context) (*Client, error) {
+	e, path, err := t.Endpoint()
+	if err != nil {
+		return nil, err
+	}
+	if t.caller.IsZero() {
+		if t.caller, err = mesh.NewCaller(); err != nil {
+			return nil, err
+		}
+	}
+	c, err := mesh.Connect(ctx, mesh.Config{
+		URL: e.URL, TokenFile: e.TokenFile, Space: e.Space, Name: t.Name, Caller: t.caller, Reconnect: true,
+	})
+	if err != nil {
+		if errors.Is(err, mesh.ErrUnreachable) && e.PID != 0 {
+			err = fmt.Errorf("%w; %s names the host with pid %d, which runs: look at its log", err, path, e.PID)
+		}
+		return nil, err
+	}
+	return &Client{Client: c, Endpoint: e, Path: path, timeout: t.Timeout}, nil
+}
+
+// Manager calls a command of the manager. The deadline is the --timeout flag, else what call names.
+func (c *Client) Manager(ctx context.Context, call mesh.Call, out any) error {
+	call.Endpoint = wire.EndpointManager
+	if c.timeout > 0 {
+		call.Deadline = c.timeout
+	}
+	_, err := c.Call(ctx, call, out)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	var refused *wire.Error
+	if errors.As(err, &refused) {
+		return refused // its own words are enough
+	}
+	return err
+}
+
+// Read calls a command that changes nothing: without an answer the host counts as unreachable.
+func (c *Client) Read(ctx context.Context, command string, args, out any) error {
+	err := c.Manager(ctx, mesh.Call{Command: command, Args: args, Deadline: 5 * time.Second}, out)
+	if errors.Is(err, mesh.ErrNoReply) || errors.Is(err, mesh.ErrNoResponder) {
+		return Fail(Unreachable, "the host at %s does not answer: %w", c.Endpoint.URL, err)
+	}
+	return err
+}
+
+// SeatRoot returns the directory of seats on this machine.
+func SeatRoot(e wire.Endpoint) (string, error) {
+	if e.SeatRoot != "" {
+		return e.SeatRoot, nil
+	}
+	if dir := os.Getenv("COTAL_SEAT_ROOT"); dir != "" {
+		return dir, nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("find seats: %w; set COTAL_SEAT_ROOT", err)
+	}
+	return filepath.Join(home, ".cotal", "seats"), nil
+}
+
+// TargetOf is the target of a command on exactly the life a row shows.
+func TargetOf(row wire.AgentRow) (*wire.Target, error) {
+	owner, actor, err := wire.ParsePrincipal(row.ID)
+	if err != nil {
+		return nil, fmt.Errorf("read row of seat %s: %w", row.Name, err)
+	}
+	return &wire.Target{Owner: owner, Actor: actor, LifecycleUID: row.LifecycleUID}, nil
+}
