@@ -81,7 +81,8 @@ func Parse(path string, raw []byte) (Config, error) {
 		return Config{}, fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "toml: "))
 	}
 	if unknown := md.Undecoded(); len(unknown) > 0 {
-		return Config{}, fmt.Errorf("%s: %s is not a known key; there are maxSeats, defaultAgent and [spawn] env", path, unknown[0])
+		return Config{}, fmt.Errorf("%s: line %d: %s is not a known key; there are maxSeats, defaultAgent and [spawn] env",
+			path, lineOf(string(raw), unknown[0]), unknown[0])
 	}
 	out := Config{Path: path, MaxSeats: DefaultMaxSeats, DefaultAgent: in.DefaultAgent, SpawnEnv: in.Spawn.Env}
 	if in.MaxSeats != nil {
@@ -98,6 +99,20 @@ func Parse(path string, raw []byte) (Config, error) {
 		}
 	}
 	return out, nil
+}
+
+// lineOf finds the line where a key is set; the TOML reader does not keep it.
+func lineOf(text string, key toml.Key) int {
+	last := key[len(key)-1]
+	for i, line := range strings.Split(text, "\n") {
+		if name, _, ok := strings.Cut(line, "="); ok && strings.Contains(name, last) {
+			return i + 1
+		}
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "[") && strings.Contains(line, last) {
+			return i + 1
+		}
+	}
+	return 1
 }
 
 func connectorName(s string) bool {

@@ -1,0 +1,94 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestParse(t *testing.T) {
+	for name, tc := range map[string]struct {
+		text string
+		want Config
+		err  string
+	}{
+		"an empty file gives the defaults": {"", Config{MaxSeats: DefaultMaxSeats}, ""},
+		"every key": {
+			"maxSeats = 3\ndefaultAgent = \"opencode\"\n[spawn]\nenv = [\"HTTPS_PROXY\", \"_x1\"]\n",
+			Config{MaxSeats: 3, DefaultAgent: "opencode", SpawnEnv: []string{"HTTPS_PROXY", "_x1"}}, "",
+		},
+		"an unknown key":                 {"\nmaxSeat = 3\n", Config{}, "line 2: maxSeat is not a known key"},
+		"an unknown key in a table":      {"[spawn]\nenvs = []\n", Config{}, "line 2: spawn.envs is not a known key"},
+		"an unknown table":               {"[other]\nx = 1\n", Config{}, "line 1: other"},
+		"a text where a number is due":   {"maxSeats = \"3\"\n", Config{}, "line 1"},
+		"a list where a text is due":     {"\ndefaultAgent = []\n", Config{}, "line 2"},
+		"a key twice":                    {"maxSeats = 1\nmaxSeats = 2\n", Config{}, "line 2"},
+		"broken TOML":                    {"maxSeats = \n", Config{}, "line 1"},
+		"no seats":                       {"maxSeats = 0\n", Config{}, "maxSeats: 0 is not within 1..4096"},
+		"too many seats":                 {"maxSeats = 5000\n", Config{}, "maxSeats"},
+		"an empty agent":                 {"defaultAgent = \"\"\n", Config{}, "defaultAgent"},
+		"an agent that is a path":        {"defaultAgent = \"../x\"\n", Config{}, "defaultAgent"},
+		"a variable with a value":        {"[spawn]\nenv = [\"A=1\"]\n", Config{}, `"A=1" is not the name of a variable`},
+		"a variable with a digit first":  {"[spawn]\nenv = [\"1A\"]\n", Config{}, "spawn.env"},
+		"an enrollment secret":           {"[spawn]\nenv = [\"COTAL_ENROLLMENT_FILE\"]\n", Config{}, "cannot be handed on"},
+		"another name of the host's own": {"[spawn]\nenv = [\"cotal_token\"]\n", Config{}, "cannot be handed on"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Parse("c.toml", []byte(tc.text))
+			if tc.err != "" {
+				if err == nil || !strings.HasPrefix(err.Error(), "c.toml: ") || !strings.Contains(err.Error(), tc.err) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("got %v", err)
+				}
+				return
+			}
+			tc.want.Path = "c.toml"
+			if err != nil || !reflect.DeepEqual(got, tc.want) {
+				t.Errorf("got %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestLoad(t *testing.T) {
+	root := t.TempDir()
+	if c, err := Load(root); err != nil || c.MaxSeats != DefaultMaxSeats || c.Path != Path(root) {
+		t.Errorf("no file: %+v, %v", c, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(Path(root)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(Path(root), []byte("maxSeats = 2"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := Load(root); err != nil || c.MaxSeats != 2 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if err := os.WriteFile(Path(root), []byte(strings.Repeat("#", maxSize+1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(root); err == nil {
+		t.Error("a huge file was read")
+	}
+	if err := os.Remove(Path(root)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(Path(root), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(root); err == nil || !strings.Contains(err.Error(), Path(root)) {
+		t.Errorf("a directory: %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("maxSeats = 3\ndefaultAgent = \"opencode\"\n[spawn]\nenv = [\"HTTPS_PROXY\"]\n")
+	f.Add("spawn = {env = []}")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := Parse("c.toml", []byte(text))
+		if err == nil && (c.MaxSeats < 1 || c.MaxSeats > maxMaxSeats) {
+			t.Fatalf("%+v", c)
+		}
+	})
+}
