@@ -109,11 +109,11 @@ func hint(text string) string {
 	return "; " + text
 }
 
-// ConnectorStatus says whether seats of a connector can be launched now, and why not. info is nil
+// ConnectorStatus says whether seats of a connector can be launched now, and why not. info is zero
 // while the plugin has not described itself.
-func (s *Set) ConnectorStatus(name string, info *sdk.Info, reason string) wire.ConnectorStatus {
+func (s *Set) ConnectorStatus(name string, info sdk.Info, reason string) wire.ConnectorStatus {
 	st := wire.ConnectorStatus{Agent: name, State: "unavailable", Binaries: map[string]string{}, Reason: reason}
-	if info == nil {
+	if info.Name == "" {
 		if st.Reason == "" {
 			st.Reason = "the plugin is starting"
 		}

@@ -146,7 +146,8 @@ type PluginStatus struct {
 	State    supervise.State
 	PID      int // 0 unless ready
 	Restarts int
-	Reason   string // why it is not ready
+	Reason   string   // why it is not ready
+	Info     sdk.Info // what it said of itself when it was ready last; zero before that
 }
 
 // Status lists every enabled plugin, by kind and name.
@@ -156,7 +157,7 @@ func (c *Catalog) Status() []PluginStatus {
 		st := s.Status()
 		out = append(out, PluginStatus{
 			Name: k.name, Kind: k.kind, Version: c.entries[k].Version,
-			State: st.State, PID: st.PID, Restarts: st.Restarts, Reason: st.Reason,
+			State: st.State, PID: st.PID, Restarts: st.Restarts, Reason: st.Reason, Info: s.Info(),
 		})
 	}
 	sort.Slice(out, func(i, j int) bool {
