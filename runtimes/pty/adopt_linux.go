@@ -205,7 +205,7 @@ func (a *adoption) unrecorded(v *view, why string) (sdk.SeatStatus, bool, error)
 	if id, known := v.identity(); known {
 		live, proof := seat.Check(id)
 		if live != seat.Dead {
-			return v.unknown("the record in %s is gone and custody process %d is %s (%s)", v.dir, id.PID, live, proof), live == seat.Alive, nil
+			return v.unknown("the record in %s is gone and custody process %d is %s (%s)", v.dir, id.PID, live, proof), false, nil
 		}
 		why = proof + "; " + why
 	}
@@ -228,7 +228,7 @@ func (a *adoption) unrecorded(v *view, why string) (sdk.SeatStatus, bool, error)
 		for _, p := range found {
 			pids = append(pids, fmt.Sprintf("%d (%s)", p.PID, p.Comm))
 		}
-		return v.unknown("no record, and processes carry the seat's nonce: %s", strings.Join(pids, ", ")), time.Since(a.started) < startingWait, nil
+		return v.unknown("no record, and processes carry the seat's nonce: %s", strings.Join(pids, ", ")), v.exists && time.Since(a.started) < startingWait, nil
 	}
 	if !a.looked {
 		a.looked = true // it may have written its record between our looks
