@@ -1,0 +1,626 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/plugins/manifest"
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/failpoint"
+)
+
+func TestStartsDescribesConfiguresAndStops(t *testing.T) {
+	f := newFixture(t)
+	s := f.start(f.entry())
+	live := f.ready(s)
+	if live.Info.Name != "fake" || live.Info.Kind != sdk.KindConnector || live.Info.SDKVersion != sdk.Version {
+		t.Errorf("info %+v", live.Info)
+	}
+	spec, err := do(live, f.ctx(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(spec.Path, f.run+"/plug-fake-") {
+		t.Errorf("working directory is %s, want its own below %s", spec.Path, f.run)
+	}
+	if st, err := os.Stat(spec.Path); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("socket directory: %v, %v, want mode 0700", st, err)
+	}
+	if st, err := os.Stat(spec.Args[1]); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("state directory %q: %v, want mode 0700", spec.Args[1], err)
+	}
+	if pgid, err := syscall.Getpgid(live.PID); err != nil || pgid != live.PID {
+		t.Errorf("process group %d, %v, want its own", pgid, err)
+	}
+	if st := s.Status(); st.State != StateReady || st.PID != live.PID {
+		t.Errorf("status %+v", st)
+	}
+	begin := time.Now()
+	if err := s.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(begin); d > stopPolite {
+		t.Errorf("polite stop took %s: the plugin did not go by its lifeline", d)
+	}
+	if !gone(live.PID) || s.State() != StateStopped {
+		t.Errorf("after Stop: gone %v, state %s", gone(live.PID), s.State())
+	}
+	if _, err := s.Ready(f.ctx()); !errors.Is(err, sdk.ErrUnavailable) {
+		t.Errorf("Ready after Stop: %v", err)
+	}
+}
+
+// proves: RT-1
+func TestFieldA3_FailedStartIsFollowedByANewProcess(t *testing.T) {
+	f := newFixture(t)
+	f.env["FAKE_MODE"] = "die-once"
+	s := f.start(f.entry())
+	_, err := s.Ready(f.ctx())
+	var se *StartError
+	if !errors.As(err, &se) || se.Reason != ReasonExited || se.Status != "exit status 4" {
+		t.Fatalf("first start: %v", err)
+	}
+	live := f.ready(s)
+	if starts := f.records("starts"); len(starts) != 1 || atoi(t, starts[0]) != live.PID {
+		t.Errorf("pid %d, recorded %v", live.PID, starts)
+	}
+}
+
+func TestFieldA4_OutputBeforeTheHandshakeIsShown(t *testing.T) {
+	f := newFixture(t)
+	f.env["FAKE_MODE"] = "hello-first"
+	e := f.startError(f.entry())
+	if e.Reason != ReasonPrinted {
+		t.Fatalf("reason %s: %v", e.Reason, e)
+	}
+	text := e.Error()
+	for _, want := range []string{"plugin fake", f.bundle + "/fakeplugin", "hello?[31m there", "standard error"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q does not contain %q", text, want)
+		}
+	}
+	if strings.ContainsAny(text, "\x1b\n") {
+		t.Errorf("control characters in %q", text)
+	}
+}
+
+func TestFieldA7_LongLogLinesAreCutAndDrained(t *testing.T) {
+	f := newFixture(t)
+	live := f.ready(f.start(f.entry()))
+	// 8 MB in lines of 1 MB: more than any pipe holds, so an unread pipe hangs the call.
+	if _, err := do(live, f.ctx(), map[string]any{"do": "log", "bytes": 1 << 20, "lines": 8}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 5*time.Second, "the record after the long lines arrives", func() bool {
+		_, ok := f.log.find("a record")
+		return ok
+	})
+	rec, _ := f.log.find("a record")
+	if rec["@level"] != "warn" || rec["plugin"] != "fake" || rec["pid"] != float64(live.PID) || rec["attempt"] != float64(1) || rec["n"] != float64(3) {
+		t.Errorf("record %v", rec)
+	}
+	rec, ok := f.log.find("LLLL")
+	if msg, _ := rec["@message"].(string); !ok || !strings.HasSuffix(msg, cutMarker) || len(msg) != maxLogLine+len(cutMarker) {
+		t.Errorf("long line: found %v, %d bytes", ok, len(msg))
+	}
+}
+
+func TestFieldA8_StopDoesNotWaitForWhoHoldsThePipe(t *testing.T) {
+	f := newFixture(t)
+	f.env["FAKE_MODE"] = "stubborn"
+	s := f.start(f.entry())
+	live := f.ready(s)
+	child := atoi(t, f.records("pids")[0])
+	begin := time.Now()
+	if err := s.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(begin); d > StopTimeout+time.Second {
+		t.Errorf("stop took %s", d)
+	}
+	if !gone(live.PID) || !gone(child) {
+		t.Errorf("plugin gone %v, its child gone %v", gone(live.PID), gone(child))
+	}
+}
+
+func TestStopWithAnEndedContextKillsAtOnce(t *testing.T) {
+	f := newFixture(t)
+	f.env["FAKE_MODE"] = "stubborn"
+	s := f.start(f.entry())
+	f.ready(s)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	begin := time.Now()
+	if err := s.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(begin); d > stopPolite {
+		t.Errorf("took %s", d)
+	}
+}
+
+func TestFieldA11_StartFailuresAreToldApart(t *testing.T) {
+	cases := []struct {
+		name   string
+		entry  func(*fixture) manifest.Entry
+		reason Reason
+		text   []string
+	}{
+		{"a file that is missing", func(f *fixture) manifest.Entry {
+			e := f.entry()
+			e.Command = "missing"
+			return e
+		}, ReasonNotFound, []string{"no such file", "/missing"}},
+		{"a file without execute permission", func(f *fixture) manifest.Entry {
+			return f.file("plain", "#!/bin/sh\n", 0o644)
+		}, ReasonNotExecutable, []string{"chmod +x"}},
+		{"a directory", func(f *fixture) manifest.Entry {
+			e := f.entry()
+			e.Command = "dir"
+			if err := os.Mkdir(filepath.Join(f.bundle, "dir"), 0o755); err != nil {
+				f.t.Fatal(err)
+			}
+			return e
+		}, ReasonNotExecutable, []string{"regular file"}},
+		{"text that nothing executes", func(f *fixture) manifest.Entry {
+			return f.file("garbage", "garbage\n", 0o755)
+		}, ReasonFormat, []string{"architecture"}},
+		{"a script without its interpreter", func(f *fixture) manifest.Entry {
+			return f.file("script", "#!/no/such/interpreter\n", 0o755)
+		}, ReasonFormat, []string{"interpreter"}},
+		{"one that exits with words", func(f *fixture) manifest.Entry {
+			return f.file("boom", "#!/bin/sh\necho boom >&2\nexit 3\n", 0o755)
+		}, ReasonExited, []string{"exit status 3", "boom"}},
+		{"one that is killed", func(f *fixture) manifest.Entry {
+			return f.file("killed", "#!/bin/sh\nkill -9 $$\n", 0o755)
+		}, ReasonExited, []string{"signal: killed"}},
+		{"another file than the manifest means", func(f *fixture) manifest.Entry {
+			e := f.file("other", "#!/bin/sh\nexit 0\n", 0o755)
+			e.SHA256 = strings.Repeat("0", 64)
+			return e
+		}, ReasonDigest, []string{"expected sha256 " + strings.Repeat("0", 64), "actual ", "/other", "plugin fake"}},
+		{"another version than the manifest says", func(f *fixture) manifest.Entry {
+			f.env["FAKE_MODE"] = "newer"
+			return f.entry()
+		}, ReasonIdentity, []string{`version "0.1.0"`, `"9.9.9"`}},
+		{"another kind than the manifest says", func(f *fixture) manifest.Entry {
+			f.env["FAKE_KIND"] = "runtime"
+			return f.entry()
+		}, ReasonIdentity, []string{`kind "connector"`, `"runtime"`}},
+		{"a configuration it refuses", func(f *fixture) manifest.Entry {
+			e := f.entry()
+			e.Config = map[string]any{"bad": 1}
+			return e
+		}, ReasonConfigure, []string{"bad: no such setting", "[plugin.config]"}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t)
+			e := f.startError(c.entry(f))
+			if e.Reason != c.reason {
+				t.Errorf("reason %s, want %s", e.Reason, c.reason)
+			}
+			for _, want := range c.text {
+				if !strings.Contains(e.Error(), want) {
+					t.Errorf("%q does not contain %q", e, want)
+				}
+			}
+		})
+	}
+}
+
+func TestFieldA11_AStartThatHangsIsTimedOutAndKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for the start timeout")
+	}
+	f := newFixture(t)
+	f.env["FAKE_MODE"] = "slow-once"
+	s := f.start(f.entry())
+	_, err := s.Ready(f.ctx())
+	var se *StartError
+	if !errors.As(err, &se) || se.Reason != ReasonTimeout {
+		t.Fatalf("got %v", err)
+	}
+	slow := atoi(t, f.records("pids")[0])
+	if !gone(slow) {
+		t.Error("the process that hung is still there")
+	}
+	if live := f.ready(s); live.PID == slow {
+		t.Error("the second start is the first process")
+	}
+}
+
+func TestFieldA13_PluginsGetNoHostEnvironment(t *testing.T) {
+	t.Setenv("SECRET_OF_THE_HOST", "x") // in the process, and not looked at
+	f := newFixture(t)
+	for k, v := range map[string]string{
+		"SECRET": "x", "LANG": "C.UTF-8", "COTAL_TOKEN": "x", "COTAL_SEAT_ROOT": "/elsewhere",
+		"PLUGIN_UNIX_SOCKET_DIR": "/elsewhere", "COTAL_PLUGIN_COOKIE": "wrong", "WANTED": "w",
+		failpoint.EnvVar: "none=off",
+	} {
+		f.env[k] = v
+	}
+	e := f.entry()
+	e.Env = append(e.Env, "WANTED", "COTAL_PLUGIN_COOKIE") // a manifest cannot say the second; were it to
+	spec, err := do(f.ready(f.start(e)), f.ctx(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, kv := range spec.Env {
+		k, v, _ := strings.Cut(kv, "=")
+		if _, dup := got[k]; dup {
+			t.Errorf("%s is set twice", k)
+		}
+		got[k] = v
+	}
+	for k, want := range map[string]string{
+		"PATH": f.env["PATH"], "HOME": f.env["HOME"], "LANG": "C.UTF-8", "WANTED": "w",
+		"COTAL_SEAT_ROOT": "/seats", "COTAL_PLUGIN_COOKIE": sdk.Handshake().MagicCookieValue,
+		failpoint.EnvVar: "none=off",
+	} {
+		if got[k] != want {
+			t.Errorf("%s=%q, want %q", k, got[k], want)
+		}
+		delete(got, k)
+	}
+	if dir := got["PLUGIN_UNIX_SOCKET_DIR"]; !strings.HasPrefix(dir, f.run) {
+		t.Errorf("PLUGIN_UNIX_SOCKET_DIR=%q", dir)
+	}
+	for k := range got {
+		if !strings.HasPrefix(k, "PLUGIN_") && k != "FAKE_DIR" {
+			t.Errorf("also got %s", k)
+		}
+	}
+}
+
+func TestFieldA14_VersionSkewNamesTheOldSide(t *testing.T) {
+	for _, c := range []struct{ name, mode, want string }{
+		{"an old plugin is to be upgraded", "protocol-0", "upgrade the plugin"},
+		{"an old host is to be upgraded", "protocol-99", "upgrade cotal-host"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t)
+			other := f.ready(f.start(f.entry()))
+			f.env["FAKE_MODE"] = c.mode
+			e := f.startError(f.entry())
+			if e.Reason != ReasonProtocol || !strings.HasSuffix(e.Error(), c.want) || !strings.Contains(e.Error(), "plugin fake") {
+				t.Errorf("%s: %v", e.Reason, e)
+			}
+			if _, err := do(other, f.ctx(), nil); err != nil {
+				t.Errorf("the other plugin: %v", err)
+			}
+		})
+	}
+}
+
+func TestFieldA15_MessagesAboveTheLimitAreRefusedAndHarmless(t *testing.T) {
+	f := newFixture(t)
+	live := f.ready(f.start(f.entry()))
+	for _, c := range []struct {
+		bytes int
+		ok    bool
+	}{{3_900_000, true}, {4_300_000, false}, {64 << 20, false}} {
+		spec, err := do(live, f.ctx(), map[string]any{"do": "size", "bytes": c.bytes})
+		switch {
+		case c.ok && (err != nil || len(spec.Path) != c.bytes+1):
+			t.Errorf("%d bytes: %v", c.bytes, err)
+		case !c.ok && (!errors.Is(err, sdk.ErrTooLarge) || sdk.OutcomeOf(err) != sdk.OutcomeExecuted || !strings.Contains(err.Error(), "4194304")):
+			t.Errorf("%d bytes: %v, want ErrTooLarge that names the limit", c.bytes, err)
+		}
+		_, err = do(live, f.ctx(), map[string]any{"do": "", "fill": strings.Repeat("x", c.bytes)})
+		switch {
+		case c.ok && err != nil:
+			t.Errorf("request of %d bytes: %v", c.bytes, err)
+		case !c.ok && (!errors.Is(err, sdk.ErrTooLarge) || sdk.OutcomeOf(err) != sdk.OutcomeNotExecuted):
+			t.Errorf("request of %d bytes: %v, want ErrTooLarge, not executed", c.bytes, err)
+		}
+	}
+	if _, err := do(live, f.ctx(), nil); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// proves: RT-2
+func TestFieldA6_PluginsEndWithTheirHost(t *testing.T) {
+	f := newFixture(t)
+	for round := range 2 {
+		host := f.host(nil, f.entry(), f.entry())
+		f.hostReady()
+		starts := f.records("starts")
+		if len(starts) != 2*(round+1) {
+			t.Fatalf("round %d: %d plugins were started", round, len(starts))
+		}
+		if err := host.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = host.Wait()
+		for _, s := range starts {
+			eventually(t, 2*time.Second, "plugin "+s+" is gone", func() bool { return gone(atoi(t, s)) })
+		}
+	}
+	// The next host finds what the last one left.
+	if left, _ := os.ReadDir(f.run); len(left) == 0 {
+		t.Fatal("a killed host left nothing: the test proves nothing")
+	}
+	if _, err := Sweep(f.run); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFieldA5_ALostLogPipeDoesNotEndWorkInFlight(t *testing.T) {
+	f := newFixture(t)
+	host := f.host([]string{"SUPERVISE_TEST_CALL=log-until-done"}, f.entry())
+	f.hostReady()
+	eventually(t, 5*time.Second, "the call writes", func() bool { return strings.Contains(f.log.String(), "still here") })
+	if err := host.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = host.Wait()
+	eventually(t, 3*time.Second, "the call ends by itself", func() bool { return len(f.records("finished")) == 1 })
+	if got := strings.Join(f.records("write-error"), " "); got != "broken pipe" {
+		t.Errorf("write to the lost pipe: %q, want a broken pipe that is survived", got)
+	}
+	pid := atoi(t, f.records("starts")[0])
+	eventually(t, 2*time.Second, "the plugin is gone", func() bool { return gone(pid) })
+	if _, err := Sweep(f.run); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFieldA1_KilledPluginsLeaveNoSocketDirectories(t *testing.T) {
+	f := newFixture(t)
+	s := f.start(f.entry())
+	keep := filepath.Join(f.run, "plug-somebody-else")
+	if err := os.Mkdir(keep, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	last := 0
+	for range 20 {
+		live, err := s.After(f.ctx(), last)
+		if errors.Is(err, sdk.ErrUnavailable) {
+			s.Restart() // quarantined: that is what it is for
+			live, err = s.After(f.ctx(), last)
+			for err != nil && f.ctx().Err() == nil && s.State() != StateReady {
+				live, err = s.After(f.ctx(), last)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = live.Attempt
+		if err := syscall.Kill(live.PID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		<-live.Gone()
+		if s.State() != StateReady {
+			s.Restart() // do not wait for the backoff
+		}
+	}
+	if err := s.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	left, _ := os.ReadDir(f.run)
+	if len(left) != 1 || left[0].Name() != filepath.Base(keep) {
+		t.Errorf("left: %v", left)
+	}
+	os.Remove(keep)
+}
+
+func TestInPlaceOverwriteAfterVerificationIsNotExecuted(t *testing.T) {
+	f := newFixture(t)
+	path := filepath.Join(f.bundle, "copy")
+	data, err := os.ReadFile(fakeBinary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := f.file("copy", string(data), 0o755)
+	gate := filepath.Join(f.dir, "gate")
+	if err := failpoint.Arm("supervise.start.verified=1*pause(" + gate + ")"); err != nil {
+		t.Fatal(err)
+	}
+	defer failpoint.Disarm()
+	s := f.start(e)
+	eventually(t, 10*time.Second, "the binary is verified", func() bool {
+		_, err := os.Stat(gate + ".reached")
+		return err == nil
+	})
+	evil := "#!/bin/sh\ntouch " + filepath.Join(f.dir, "evil") + "\n"
+	w, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.WriteString(evil); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.ready(s)
+	if _, err := os.Stat(filepath.Join(f.dir, "evil")); err == nil {
+		t.Fatal("what was written after the check was executed")
+	}
+	s.Restart()
+	eventually(t, 10*time.Second, "the changed file is refused", func() bool {
+		return strings.Contains(s.Status().Reason, "expected sha256")
+	})
+}
+
+func TestNoDescriptorOfTheHostReachesAPlugin(t *testing.T) {
+	f := newFixture(t)
+	spec, err := do(f.ready(f.start(f.entry())), f.ctx(), map[string]any{"do": "fds"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range spec.Args {
+		// Its own: pipes, sockets, epoll. Foreign: files, and the memory file it was executed from.
+		_, target, _ := strings.Cut(fd, " ")
+		if strings.HasPrefix(target, "/memfd") || strings.HasPrefix(target, f.run+"/") && strings.HasSuffix(target, lockSuffix) {
+			t.Errorf("open in the plugin: %s", fd)
+		}
+	}
+}
+
+func TestCallsInFlightWhenThePluginDiesSayPluginDown(t *testing.T) {
+	f := newFixture(t)
+	s := f.start(f.entry())
+	live := f.ready(s)
+	const callers = 16
+	errs := make([]error, callers)
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			_, errs[i] = do(live, f.ctx(), map[string]any{"do": "wait"})
+		}()
+	}
+	eventually(t, 10*time.Second, "all calls are in flight", func() bool { return len(f.records("waiting")) == callers })
+	if err := syscall.Kill(live.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if !errors.Is(err, sdk.ErrPluginDown) || sdk.OutcomeOf(err) != sdk.OutcomeUnknown {
+			t.Errorf("caller %d: %v", i, err)
+		}
+	}
+	next, err := s.After(f.ctx(), live.Attempt)
+	if err != nil || next.PID == live.PID {
+		t.Fatalf("after its death: %+v, %v", next, err)
+	}
+	if _, err := do(live, f.ctx(), nil); !errors.Is(err, sdk.ErrPluginDown) {
+		t.Errorf("a call to the dead one: %v", err)
+	}
+	if st := s.Status(); st.Restarts != 1 {
+		t.Errorf("restarts %d", st.Restarts)
+	}
+}
+
+func TestStopLetsCallsInFlightFinish(t *testing.T) {
+	f := newFixture(t)
+	s := f.start(f.entry())
+	live := f.ready(s)
+	result := make(chan error, 1)
+	go func() {
+		_, err := do(live, f.ctx(), map[string]any{"do": "wait"})
+		result <- err
+	}()
+	eventually(t, 5*time.Second, "the call is in flight", func() bool { return len(f.records("waiting")) == 1 })
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Stop(context.Background()) }()
+	eventually(t, 5*time.Second, "new calls are refused", func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err := do(live, ctx, nil)
+		return errors.Is(err, sdk.ErrPluginDown)
+	})
+	if err := os.WriteFile(filepath.Join(f.dir, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-result; err != nil {
+		t.Errorf("the call in flight: %v", err)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPanicsBecomeErrorsAndLeaveAStack(t *testing.T) {
+	f := newFixture(t)
+	live := f.ready(f.start(f.entry()))
+	_, err := do(live, f.ctx(), map[string]any{"do": "panic"})
+	if !errors.Is(err, sdk.ErrInternal) || !strings.Contains(err.Error(), "kaboom") {
+		t.Fatalf("got %v", err)
+	}
+	eventually(t, 5*time.Second, "the stack is logged as an error", func() bool {
+		rec, ok := f.log.find("fakeplugin/main.go")
+		return ok && rec["@level"] == "error"
+	})
+	if _, err := do(live, f.ctx(), nil); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+func TestRepeatedDeathsEndInQuarantine(t *testing.T) {
+	f := newFixture(t)
+	e := f.file("dies", "#!/bin/sh\nexit 3\n", 0o755)
+	s := f.start(e)
+	eventually(t, 20*time.Second, "it is quarantined", func() bool { return s.State() == StateQuarantined })
+	begin := time.Now()
+	_, err := s.Ready(f.ctx())
+	if !errors.Is(err, sdk.ErrUnavailable) || !strings.Contains(err.Error(), "exit status 3") || time.Since(begin) > time.Second {
+		t.Errorf("Ready of a quarantined plugin: %v after %s", err, time.Since(begin))
+	}
+	s.Restart()
+	eventually(t, 5*time.Second, "Restart ends the quarantine", func() bool { return s.State() != StateQuarantined })
+}
+
+func TestKilledHostAtEveryFailpointLeavesNoPlugin(t *testing.T) {
+	for _, point := range []string{"supervise.start.verified", "supervise.start.launched", "supervise.start.ready"} {
+		t.Run(point, func(t *testing.T) {
+			f := newFixture(t)
+			host := f.host([]string{failpoint.EnvVar + "=" + point + "=crash"}, f.entry())
+			_ = host.Wait()
+			if got := host.ProcessState.String(); got != "signal: killed" {
+				t.Fatalf("host ended with %s", got)
+			}
+			for _, pid := range f.records("starts") {
+				eventually(t, 2*time.Second, "plugin "+pid+" is gone", func() bool { return gone(atoi(t, pid)) })
+			}
+			s := f.start(f.entry()) // sweeps, and is not disturbed by what was left
+			f.ready(s)
+		})
+	}
+}
+
+func TestStartStopLeaksNothing(t *testing.T) {
+	f := newFixture(t)
+	fds := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	before := 0
+	for i := range 10 {
+		s := f.start(f.entry())
+		f.ready(s)
+		if err := s.Stop(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			before = fds()
+		}
+	}
+	if after := fds(); after > before+3 {
+		t.Errorf("%d descriptors after the first life, %d after ten", before, after)
+	}
+}
+
+func TestLongRunDirectoryIsRefusedBeforeAnythingStarts(t *testing.T) {
+	f := newFixture(t)
+	cfg := f.config(f.entry())
+	cfg.RunDir = filepath.Join(f.run, strings.Repeat("x", 80))
+	defer os.Remove(cfg.RunDir)
+	s := New(cfg)
+	defer s.Stop(context.Background())
+	s.Start()
+	_, err := s.Ready(f.ctx())
+	if err == nil || !strings.Contains(err.Error(), "shorter run directory") {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(f.records("starts")) != "[]" {
+		t.Error("a process was started")
+	}
+}
