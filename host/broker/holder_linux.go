@@ -36,9 +36,14 @@ func holder(port int) string {
 	return "a process of user " + uid + ", which only that user can name"
 }
 
-// listener finds the listening socket of a port in the kernel's tables.
+// listener finds the socket that keeps 127.0.0.1:port from us in the kernel's tables: one that listens
+// there or on every address. One that listens on another address of this machine is innocent.
 func listener(port int) (inode, uid string, ok bool) {
 	suffix := fmt.Sprintf(":%04X", port)
+	const (
+		loopback4 = "0100007F"
+		loopback6 = "0000000000000000FFFF00000100007F" // 127.0.0.1 mapped
+	)
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		f, err := os.Open(table)
 		if err != nil {
@@ -47,7 +52,11 @@ func listener(port int) (inode, uid string, ok bool) {
 		sc := bufio.NewScanner(f)
 		for sc.Scan() {
 			c := strings.Fields(sc.Text())
-			if len(c) > 9 && strings.HasSuffix(c[1], suffix) && c[3] == "0A" {
+			if len(c) < 10 || c[3] != "0A" {
+				continue
+			}
+			addr, here := strings.CutSuffix(c[1], suffix)
+			if here && (addr == loopback4 || addr == loopback6 || strings.Trim(addr, "0") == "") {
 				inode, uid, ok = c[9], c[7], true
 				break
 			}

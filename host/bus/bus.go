@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -70,7 +69,6 @@ type Bus struct {
 	nc     *nats.Conn
 	log    hclog.Logger
 	closed chan struct{}
-	lost   atomic.Int64 // messages dropped by the client library because a handler was too slow
 }
 
 // Connect dials once and returns ErrUnreachable or ErrRefused (wrapped, with the address) when that
@@ -157,7 +155,6 @@ func (b *Bus) onState(tell func(bool, string), connected bool, err error) {
 func (b *Bus) onError(_ *nats.Conn, sub *nats.Subscription, err error) {
 	if sub != nil && errors.Is(err, nats.ErrSlowConsumer) {
 		n, _ := sub.Dropped()
-		b.lost.Store(int64(n))
 		b.log.Warn("requests were dropped before they were read", "op", sub.Subject, "dropped", n)
 		return
 	}

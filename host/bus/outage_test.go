@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -71,12 +73,14 @@ func TestServiceServesAgainAfterTheBrokerCameBack(t *testing.T) {
 func TestReconnectingClientCallsAgain(t *testing.T) {
 	dir := t.TempDir()
 	br := startBroker(t, dir, 0)
-	var up atomic.Int32
+	var up, down atomic.Int32
 	c, err := mesh.Connect(t.Context(), mesh.Config{
 		URL: br.URL(), Token: token, Space: "main", Reconnect: true,
 		OnState: func(connected bool) {
 			if connected {
 				up.Add(1)
+			} else {
+				down.Add(1)
 			}
 		},
 	})
@@ -85,6 +89,11 @@ func TestReconnectingClientCallsAgain(t *testing.T) {
 	}
 	t.Cleanup(c.Close)
 	br.Shutdown()
+	eventually(t, "the client noticed", func() bool { return down.Load() == 1 })
+	// Nothing is kept for later: it would run when nobody waits for it any more.
+	if _, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps"}, nil); err == nil || mesh.OutcomeOf(err) != wire.OutcomeNotExecuted {
+		t.Fatalf("a call during the outage: %v (%s)", err, mesh.OutcomeOf(err))
+	}
 	br = startBroker(t, dir, br.Port())
 	serve(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), bus.EndpointConfig{Commands: echoCommands(inst1)})
 	eventually(t, "the client is back", func() bool { return up.Load() == 1 })
@@ -172,6 +181,65 @@ func TestReplyOfASupersededEpochIsRejected(t *testing.T) {
 	if !errors.Is(err, mesh.ErrBadReply) || mesh.OutcomeOf(err) != wire.OutcomeNotExecuted {
 		t.Errorf("a refusal of the old incarnation: %v (%s); want it rejected, not-executed", err, mesh.OutcomeOf(err))
 	}
+}
+
+// A responder that breaks the contract is not believed, but what its answer says of the effect is kept.
+func TestIncoherentRepliesAreRejected(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	nc := raw(t, br.URL())
+	bound := &wire.Bind{InstanceID: inst1, Epoch: 4}
+	refused := wire.Refuse(wire.CodeExpired, "no").With(wire.DetailBindRefused, nil)
+	for _, c := range []struct {
+		name    string
+		call    mesh.Call
+		from    wire.Bind
+		reply   func(id string) []byte
+		outcome wire.Outcome
+	}{
+		{"an answer to another request", mesh.Call{}, *bound, func(string) []byte { return encodeReply(t, wire.EndpointReply{ID: "other", OK: true}) }, wire.OutcomeExecuted},
+		{"no envelope", mesh.Call{}, *bound, func(string) []byte { return []byte("{}") }, wire.OutcomeUnknown},
+		{"another instance than the one asked", mesh.Call{Instance: inst1}, wire.Bind{InstanceID: inst2, Epoch: 1}, func(id string) []byte { return encodeReply(t, wire.EndpointReply{ID: id, OK: true}) }, wire.OutcomeExecuted},
+		{"an incarnation that ignored the bind", mesh.Call{Bind: bound}, wire.Bind{InstanceID: inst1, Epoch: 5}, func(id string) []byte { return encodeReply(t, wire.EndpointReply{ID: id, OK: true}) }, wire.OutcomeExecuted},
+		{"the bound incarnation refusing itself", mesh.Call{Bind: &wire.Bind{InstanceID: inst1, Epoch: 9}}, wire.Bind{InstanceID: inst1, Epoch: 9}, func(id string) []byte { return encodeReply(t, wire.EndpointReply{ID: id, Error: refused}) }, wire.OutcomeNotExecuted},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sub, err := nc.Subscribe("cotal.main.ep.*.manager.>", func(m *nats.Msg) {
+				s, err := wire.ParseRequestSubject(m.Subject)
+				if err != nil {
+					return
+				}
+				e, _ := wire.DecodeRequest(m.Data)
+				to, err := s.Reply(c.from.InstanceID, c.from.Epoch).Subject()
+				if err != nil {
+					t.Error(err)
+				}
+				if err := nc.Publish(to, c.reply(e.ID)); err != nil {
+					t.Error(err)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = sub.Unsubscribe() }()
+			if err := nc.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			c.call.Endpoint, c.call.Command = "manager", "ps"
+			_, err = client(t, br.URL()).Call(t.Context(), c.call, nil)
+			if !errors.Is(err, mesh.ErrBadReply) || mesh.OutcomeOf(err) != c.outcome {
+				t.Fatalf("%v (%s); want it rejected, %s", err, mesh.OutcomeOf(err), c.outcome)
+			}
+		})
+	}
+}
+
+func encodeReply(t testing.TB, r wire.EndpointReply) []byte {
+	t.Helper()
+	p, err := r.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 func TestWhatTheCallerKnowsWithoutAReply(t *testing.T) {

@@ -291,13 +291,18 @@ func (c *Client) reply(s wire.RequestSubject, call Call, m *nats.Msg, sentinel s
 		return true, &RejectedReply{who, "another instance was asked", outcome}
 	case c.stale(call.Endpoint, who):
 		return s.Mode != wire.ModeAll, c.staleError(s.Mode, who, outcome)
-	case call.Bind != nil && (call.Bind.InstanceID != who.InstanceID || call.Bind.Epoch != who.Epoch):
+	case call.Bind != nil:
+		refused := false
 		if r.Error != nil {
-			if _, refused := r.Error.Detail(wire.DetailBindRefused); refused {
-				return take(who, r)
-			}
+			_, refused = r.Error.Detail(wire.DetailBindRefused)
 		}
-		return true, &RejectedReply{who, fmt.Sprintf("the request was bound to instance %s epoch %d", call.Bind.InstanceID, call.Bind.Epoch), outcome}
+		bound := call.Bind.InstanceID == who.InstanceID && call.Bind.Epoch == who.Epoch
+		switch {
+		case bound && refused:
+			return true, &RejectedReply{who, "it refuses the bind to itself", outcome}
+		case !bound && !refused:
+			return true, &RejectedReply{who, fmt.Sprintf("the request was bound to instance %s epoch %d", call.Bind.InstanceID, call.Bind.Epoch), outcome}
+		}
 	}
 	return take(who, r)
 }

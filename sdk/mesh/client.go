@@ -104,6 +104,8 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	}
 	if cfg.Reconnect {
 		opts = append(opts, nats.MaxReconnects(-1), nats.CustomReconnectDelay(backoff), nats.IgnoreAuthErrorAbort(),
+			// Nothing is kept for later: a request must not run long after its caller gave it up.
+			nats.ReconnectBufSize(-1),
 			nats.DisconnectErrHandler(func(*nats.Conn, error) { c.tell(false) }),
 			nats.ReconnectHandler(func(*nats.Conn) { c.tell(true) }))
 	} else {
