@@ -5,6 +5,7 @@ package custody
 import (
 	"os"
 	"sync"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -31,7 +32,7 @@ type client struct {
 	role      seat.Role
 	fence     uint64
 	cursor    uint64 // next output byte to send
-	resuming  bool   // has not caught up since it came: served from the spill, not waited for
+	resuming  bool   // has not caught up since it came: not waited for
 	gapped    bool   // was told once that what it asked for is gone
 	stalled   bool   // too slow: not waited for
 	busy      bool
@@ -63,6 +64,13 @@ func (c *client) gone() bool {
 	return c.closed
 }
 
+// hungUp asks the kernel whether the peer has closed. server.mu is held and the connection not dropped.
+func (c *client) hungUp() bool {
+	p := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLRDHUP}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0
+}
+
 func (c *client) lag() uint64 { return c.s.ring.next - c.cursor }
 
 // answer queues a frame, or sends it at once when nothing is under way.
@@ -88,6 +96,22 @@ func (c *client) answer(frame []byte) {
 	}
 	if c.closed || c.due() {
 		c.cond.Broadcast()
+	}
+}
+
+// flush waits until what is queued was sent, at most a second.
+func (c *client) flush() {
+	s := c.s
+	late := time.AfterFunc(farewell, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		c.drop()
+	})
+	defer late.Stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !c.closed && (c.busy || len(c.rest) > 0 || len(c.answers) > 0) {
+		c.cond.Wait()
 	}
 }
 
@@ -204,7 +228,7 @@ func (c *client) fillOutput() []byte {
 	s := c.s
 	c.room()
 	from := c.cursor
-	if from < s.ring.first && c.resuming {
+	if from < s.ring.first {
 		s.mu.Unlock()
 		data := c.buf[:cap(c.buf)][len(c.head):][:seat.MaxOutput]
 		n := s.spill.read(data, from)

@@ -17,6 +17,9 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 )
 
+// minRing leaves room for a viewer that is late but not stalled.
+const minRing = 256 << 10
+
 // lockThreadForGood binds the goroutine to its thread, which ends with it: whatever was changed on
 // the thread is not found by anybody else.
 func lockThreadForGood() { runtime.LockOSThread() }
@@ -107,7 +110,7 @@ func validID(s string) bool {
 func (s *server) prepare() (code string, err error) {
 	l := s.launch
 	l.Rows, l.Cols = orDefault(l.Rows, 32), orDefault(l.Cols, 120)
-	l.RingBytes, l.SpillBytes = orDefault(l.RingBytes, 1<<20), orDefault(l.SpillBytes, 8<<20)
+	l.RingBytes, l.SpillBytes = max(orDefault(l.RingBytes, 1<<20), minRing), max(orDefault(l.SpillBytes, 8<<20), minRing)
 	l.PrepareTimeoutMs, l.ExitLingerMs = orDefault(l.PrepareTimeoutMs, 30_000), orDefault(l.ExitLingerMs, 24*3600*1000)
 	s.rows, s.cols = l.Rows, l.Cols
 	if s.log, err = openLog(l.Dir + "/seat.log"); errors.Is(err, errBusyDir) {

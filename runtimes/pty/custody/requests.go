@@ -140,6 +140,7 @@ func (s *server) serve(fd int) {
 			var e *seat.Error
 			if errors.As(err, &e) {
 				c.answer(seat.AppendError(nil, 0, e))
+				c.flush()
 			}
 			break
 		}
@@ -190,6 +191,9 @@ func (s *server) hello(f *os.File, fd int, t seat.Type, p []byte) (*client, *sea
 		return nil, e
 	}
 	lease := h.Role.Has(seat.RoleInput) && (!h.Role.Has(seat.RoleControl) || h.Role.Has(seat.RoleTerminal))
+	if lease && s.writer != nil && s.writer.hungUp() {
+		s.writer.drop() // it reconnects before we noticed that it had gone
+	}
 	if lease && s.writer != nil {
 		if !h.Role.Has(seat.RoleTakeover) {
 			return nil, &seat.Error{Code: seat.CodeBusy, Outcome: seat.OutcomeNotExecuted, Text: "another terminal has the keyboard"}

@@ -205,10 +205,12 @@ func (s *server) stop(a seat.Action) *seat.Error {
 // finish runs once, when the agent was reaped: it ends what is left of the tree, waits for the rest
 // of the output, makes the exit durable and only then tells anybody.
 func (s *server) finish(x seat.ExitRecord) {
+	s.commitMu.Lock() // it may have ended before the commit has said that it runs
 	s.mu.Lock()
 	s.state, _, _ = step(s.state, evReaped)
 	s.news()
 	s.mu.Unlock()
+	s.commitMu.Unlock()
 	s.log.say("agent ended, code " + strconv.Itoa(x.Code) + " " + x.Signal)
 	s.input.abandon()
 	s.reaper.endTree(s, &x)

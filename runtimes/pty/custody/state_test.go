@@ -1,0 +1,244 @@
+//go:build linux
+
+package custody
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cotal-ai/cotal-host/sdk/seat"
+	"github.com/cotal-ai/cotal-host/sdk/seat/record"
+)
+
+func TestStateMachine(t *testing.T) {
+	const (
+		p, r, d, x = seat.StatePrepared, seat.StateRunning, seat.StateDraining, seat.StateExited
+	)
+	for _, c := range []struct {
+		name string
+		s    seat.State
+		ev   event
+		next seat.State
+		do   effect
+		code seat.Code
+	}{
+		{"a commit of a prepared seat executes the agent and changes nothing until that worked", p, evCommit, p, doExec, 0},
+		{"a commit of a running seat is answered", r, evCommit, r, doAnswer, 0},
+		{"a commit of a draining seat is answered", d, evCommit, d, doAnswer, 0},
+		{"a commit of an exited seat is answered and starts nothing", x, evCommit, x, doAnswer, 0},
+		{"an executed agent makes the seat run", p, evExecuted, r, doAnswer, 0},
+		{"a failed execution leaves the seat prepared and is refused", p, evExecFailed, p, doRefuse, seat.CodeExec},
+		{"a stop of a prepared seat records an end without a start", p, evStop, x, doRecord, 0},
+		{"a stop of a running seat signals", r, evStop, r, doSignal, 0},
+		{"a stop of a draining seat hastens its end", d, evStop, d, doSignal, 0},
+		{"a stop of an exited seat does nothing", x, evStop, x, doAnswer, 0},
+		{"a prepared seat that nobody commits ends itself", p, evPrepareTimeout, x, doRecordEnd, 0},
+		{"a committed seat outlives the prepare timeout", r, evPrepareTimeout, r, doAnswer, 0},
+		{"a draining seat outlives the prepare timeout", d, evPrepareTimeout, d, doAnswer, 0},
+		{"an exited seat outlives the prepare timeout", x, evPrepareTimeout, x, doAnswer, 0},
+		{"a reaped agent makes the seat drain", r, evReaped, d, doDrain, 0},
+		{"a draining seat whose tree is gone has exited", d, evTreeGone, x, doRecord, 0},
+		{"an acknowledgement ends an exited seat", x, evAckExit, x, doEnd, 0},
+		{"an acknowledgement of a prepared seat is refused", p, evAckExit, p, doRefuse, seat.CodeNotExited},
+		{"an acknowledgement of a running seat is refused", r, evAckExit, r, doRefuse, seat.CodeNotExited},
+		{"an acknowledgement of a draining seat is refused", d, evAckExit, d, doRefuse, seat.CodeNotExited},
+		{"an exit nobody acknowledged ends after the linger", x, evLinger, x, doEnd, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			next, do, code := step(c.s, c.ev)
+			if next != c.next || do != c.do || code != c.code {
+				t.Errorf("step(%v, %d) = %v, %d, %d", c.s, c.ev, next, do, code)
+			}
+		})
+	}
+	for s := p; s <= x; s++ {
+		for ev := evCommit; ev <= evLinger; ev++ {
+			if next, _, _ := step(s, ev); next < s {
+				t.Errorf("%v goes back to %v on event %d", s, next, ev)
+			}
+		}
+	}
+}
+
+func TestLineAfter(t *testing.T) {
+	canonical := &unix.Termios{Lflag: unix.ICANON | unix.ISIG | unix.IEXTEN, Iflag: unix.ICRNL}
+	canonical.Cc[unix.VEOF], canonical.Cc[unix.VINTR], canonical.Cc[unix.VERASE] = 4, 3, 127
+	canonical.Cc[unix.VKILL], canonical.Cc[unix.VLNEXT] = 21, 22
+	x := strings.Repeat("x", 4095)
+	for _, c := range []struct {
+		name string
+		n    int
+		p    string
+		t    *unix.Termios
+		want int
+		ok   bool
+	}{
+		{"a raw terminal has no lines", 4000, x + x, &unix.Termios{}, 0, true},
+		{"the longest line fits", 0, x + "\n", canonical, 0, true},
+		{"one byte more does not", 0, x + "x", canonical, 4096, false},
+		{"a pending line counts", 1, x, canonical, 4096, false},
+		{"return ends a line when it is mapped to newline", 4095, "\rab", canonical, 2, true},
+		{"end of file ends a line", 4095, "\x04a", canonical, 1, true},
+		{"interrupt throws the line away", 4095, "\x03a", canonical, 1, true},
+		{"kill throws the line away", 4095, "\x15a", canonical, 1, true},
+		{"erase takes one byte back", 4095, "\x7fa", canonical, 4095, true},
+		{"a quoted control character is a byte of the line", 4095, "\x16\x03", canonical, 4096, false},
+		{"a zero control character is not special", 4095, "\x00", canonical, 4096, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if n, ok := lineAfter(c.n, []byte(c.p), c.t); n != c.want || ok != c.ok {
+				t.Errorf("got %d %v, want %d %v", n, ok, c.want, c.ok)
+			}
+		})
+	}
+}
+
+func TestTheRingKeepsTheNewestBytesOverItsEnd(t *testing.T) {
+	r, err := newRing(128 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Munmap(r.buf) }()
+	var all []byte
+	for i := 0; len(all) < 1<<20; i++ {
+		s := r.space()
+		n := min(len(s), 1+i*977%60_000)
+		for j := range n {
+			s[j] = byte(len(all) + j*3)
+		}
+		all = append(all, s[:n]...)
+		r.put(n)
+		for _, back := range []uint64{1, 1000, r.next - r.first} {
+			if back > r.next-r.first {
+				continue
+			}
+			p := make([]byte, back)
+			if n := r.copyOut(p, r.next-back); n != len(p) || !bytes.Equal(p, all[uint64(len(all))-back:]) {
+				t.Fatalf("last %d bytes of %d differ", back, len(all))
+			}
+		}
+	}
+	if r.next-r.first < r.size() {
+		t.Errorf("keeps %d of %d", r.next-r.first, r.size())
+	}
+}
+
+func TestTheSpillServesWhatItHoldsAndNothingElse(t *testing.T) {
+	s := newSpill(filepath.Join(t.TempDir(), "ring"), 10_000, 4000)
+	data := make([]byte, 25_000)
+	for i := range data {
+		data[i] = byte(i * 7)
+	}
+	var first uint64
+	write := func(from uint64, to int) {
+		at, err := s.begin(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.write(at, data[at:to]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(first, next uint64) {
+		t.Helper()
+		if f, n := s.span(); f != first || n != next {
+			t.Fatalf("span %d..%d, want %d..%d", f, n, first, next)
+		}
+		for at := first; at < next; {
+			p := make([]byte, 1024)
+			n := s.read(p, at)
+			if n == 0 || !bytes.Equal(p[:n], data[at:at+uint64(n)]) {
+				t.Fatalf("read %d at %d", n, at)
+			}
+			at += uint64(n)
+		}
+		if n := s.read(make([]byte, 10), next); n != 0 {
+			t.Errorf("read %d at the end", n)
+		}
+		if first > 0 && s.read(make([]byte, 10), first-1) != 0 {
+			t.Error("read what was given up")
+		}
+	}
+	write(0, 4000)
+	check(0, 4000)
+	write(0, 13_000)
+	first = 3000
+	check(first, 13_000)
+	write(20_000, 25_000) // 13000..19999 was lost in between
+	check(20_000, 25_000)
+	s.forget()
+	check(25_000, 25_000)
+}
+
+func TestJSONOfTheSeatIsReadByItsReader(t *testing.T) {
+	nasty := "a\"b\\c\x00\x1b\n\x7f\xff漢\u2028"
+	id := strings.Repeat("0123456789abcdef", 2)
+	x := seat.ExitRecord{
+		Code: 137, CodeKnown: true, Signal: "SIGKILL", AtUnixNs: 1e18, Asked: true, Evidence: seat.EvidenceReaped,
+		Detail: nasty, Last: nasty, Reaped: []seat.Killed{{PID: 7, Command: nasty, Signal: "SIGTERM"}, {PID: 8}},
+	}
+	text := exitJSON(id, nasty, &x)
+	if !json.Valid(text) {
+		t.Fatalf("not JSON: %s", text)
+	}
+	got, err := record.ParseExit(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := strings.ToValidUTF8(nasty, "\ufffd")
+	if *got.Code != 137 || got.Detail != want || got.Last != want || got.Reaped[0].Command != want || got.Reaped[1].PID != 8 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// The seat stays small because it links little: package net alone costs 2 MB of memory a seat.
+func TestTheSeatLinksASmallPartOfTheStandardLibrary(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "github.com/cotal-ai/cotal-host/cmd/cotal-seat").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dep := range strings.Fields(string(out)) {
+		switch dep {
+		case "net", "fmt", "encoding/json", "os/exec", "log", "log/slog", "flag", "crypto/tls", "net/http", "regexp":
+			t.Errorf("cotal-seat links %s", dep)
+		}
+		if strings.Contains(dep, ".") && !strings.HasPrefix(dep, "golang.org/x/sys/") && !strings.HasPrefix(dep, "vendor/") {
+			switch strings.TrimPrefix(dep, "github.com/cotal-ai/cotal-host/") {
+			case "cmd/cotal-seat", "runtimes/pty/custody", "sdk/seat", "sdk/terminal", "sdk/failpoint":
+			default:
+				t.Errorf("cotal-seat links %s", dep)
+			}
+		}
+	}
+}
+
+func TestTheLogIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	keep, err := unix.Dup(2) // the log becomes standard error
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Dup3(keep, 2, 0) }()
+	l, err := openLog(filepath.Join(dir, "seat.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 * maxLog / 1000 {
+		l.say(strings.Repeat("x", 1000))
+	}
+	for _, name := range []string{"seat.log", "seat.log.1"} {
+		if st, err := os.Stat(filepath.Join(dir, name)); err != nil || st.Size() > maxLog {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := openLog(filepath.Join(dir, "seat.log.1")); err != nil {
+		t.Logf("the lock went with the renamed file: %v", err)
+	}
+}
