@@ -1,0 +1,58 @@
+package main
+
+import (
+	"os"
+	"runtime/debug"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/host"
+)
+
+func serveCmd() *cobra.Command {
+	cfg := host.Config{Version: version, Stdout: os.Stdout, Stderr: os.Stderr}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve a workspace until stopped",
+		Long: `Serve a workspace: start the message broker (or join one with --server), take back every seat an earlier
+host left running, and answer commands. It prints "ready" on standard output once it really serves.
+
+SIGINT, SIGTERM and SIGHUP stop the host and spare the seats: each is printed with the command that ends it.
+A second signal only makes it faster.`,
+		Example: `  cotal-host serve --open
+  cotal-host serve --open --root ~/work --server nats://127.0.0.1:4222 --token-file ~/nats.token`,
+		Args: cli.NoArgs,
+	}
+	f := cmd.Flags()
+	f.BoolVar(&cfg.Open, "open", false, "open mode: whoever holds the broker's token may do everything (required for now)")
+	f.StringVar(&cfg.Space, "space", "main", "space to serve")
+	f.StringVar(&cfg.Server, "server", "", "NATS server to join, nats://host:port (default: an embedded one)")
+	f.StringVar(&cfg.TokenFile, "token-file", "", "file that holds the token for --server")
+	f.StringVar(&cfg.PluginsPath, "plugins", "", "plugins.toml to use (default: the workspace's, the user's, the one beside this program)")
+	f.StringVar(&cfg.Root, "root", "", "workspace to serve (default: this directory)")
+	f.IntVar(&cfg.MaxSeats, "max-seats", 0, "how many seats may live at once (default: config.toml, else built in)")
+	f.BoolVar(&cfg.SyncAlways, "sync-always", false, "the embedded broker syncs every write to disk: survives power loss, slower")
+	level := f.String("log-level", "info", "what goes into the log: trace, debug, info, warn, error")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case !cfg.Open:
+			return cli.Fail(cli.Usage, "authenticated mode is not built yet: pass --open")
+		case cfg.MaxSeats < 0:
+			return cli.Fail(cli.Usage, "--max-seats %d: must be 0 (default) or more", cfg.MaxSeats)
+		case cfg.TokenFile != "" && cfg.Server == "":
+			return cli.Fail(cli.Usage, "--token-file is for --server; the embedded broker makes its own token")
+		}
+		if cfg.LogLevel = hclog.LevelFromString(*level); cfg.LogLevel == hclog.NoLevel {
+			return cli.Fail(cli.Usage, "--log-level %s: use trace, debug, info, warn or error", *level)
+		}
+		h, err := host.New(cfg)
+		if err != nil {
+			return cli.Fail(cli.Usage, "%w", err)
+		}
+		debug.SetTraceback("all") // a crash report that names every goroutine is worth its length
+		return h.Run(cmd.Context())
+	}
+	return cmd
+}

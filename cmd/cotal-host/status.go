@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+func statusCmd() *cobra.Command {
+	s := &stopper{errw: os.Stderr}
+	s.target.Name = "cotal-host"
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Say whether the host runs, and how it is",
+		Long: `Say whether the host runs, and how it is. Whether it runs is asked of its lock, which the kernel holds as
+long as the process lives: a missing or stale file does not matter. Exit code 3 when it does not run or answer.`,
+		Example: "  cotal-host status --json | jq .pid",
+		Args:    cli.NoArgs,
+	}
+	s.target.Flags(cmd)
+	asJSON := cmd.Flags().Bool("json", false, "print one JSON object")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		st, err := s.status(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return cli.PrintJSON(cmd.OutOrStdout(), st)
+		}
+		cli.PrintStatus(cmd.OutOrStdout(), st)
+		return nil
+	}
+	return cmd
+}
+
+func (s *stopper) status(ctx context.Context) (wire.StatusReply, error) {
+	var st wire.StatusReply
+	if err := s.find(); err != nil {
+		return st, err
+	}
+	if s.endpoint.URL == "" || s.root != "" && !s.running.Held {
+		return st, s.silent("")
+	}
+	c, err := s.target.Connect(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return st, ctx.Err()
+		}
+		return st, s.silent(err.Error())
+	}
+	defer c.Close()
+	if err := c.Read(ctx, wire.CmdStatus, nil, &st); err != nil {
+		if cli.CodeOf(err) == cli.Unreachable {
+			return st, s.silent(err.Error())
+		}
+		return st, err
+	}
+	return st, nil
+}
+
+// silent says what is known of a host that does not answer.
+func (s *stopper) silent(why string) error {
+	switch {
+	case s.root == "" && s.endpoint.URL == "":
+		return cli.Fail(cli.Unreachable, "not running: there is no .cotal/host here or in a directory above; start one with: cotal-host serve --open")
+	case s.root != "" && !s.running.Held:
+		text := fmt.Sprintf("not running: no process holds the lock of %s", s.root)
+		if rows, err := s.seats(); err == nil && len(rows) > 0 {
+			text += fmt.Sprintf("; %d of its seats go on without a host", len(rows))
+		}
+		return cli.Fail(cli.Unreachable, "%s; start it with: cotal-host serve --open --root %s", text, s.root)
+	case s.endpoint.URL == "":
+		return cli.Fail(cli.Unreachable, "running (%s, known by its lock), but its endpoint.json is missing, so it cannot be asked; cotal-host stop --root %s stops it, and serve writes the file again", s.who(), s.root)
+	}
+	return cli.Fail(cli.Unreachable, "running (%s), but it does not answer: %s", s.who(), why)
+}

@@ -1,0 +1,363 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/host/instance"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/seat"
+	"github.com/cotal-ai/cotal-host/sdk/seat/record"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+const (
+	// goneWait is how long a host may take to end once it said what it did, or was signalled: spawns in
+	// flight, plugins, the broker.
+	goneWait = 45 * time.Second
+	// shutdownWait is how long a host that spares its seats may take to answer, and shutdownWaitAgents
+	// one that ends them: the longest grace there is, and the kill after it.
+	shutdownWait       = 30 * time.Second
+	shutdownWaitAgents = 5 * time.Minute
+)
+
+// stopResult is what a stop did, and its JSON form.
+type stopResult struct {
+	Stopped bool               `json:"stopped"` // no host runs now
+	PID     int                `json:"pid,omitempty"`
+	How     string             `json:"how"` // command, signal, not-running
+	Spared  []wire.AgentRow    `json:"spared,omitempty"`
+	Ended   []wire.StoppedSeat `json:"ended,omitempty"`
+	Left    []wire.AgentRow    `json:"left,omitempty"` // asked to end and not proved gone
+}
+
+// stopper carries out one cotal-host stop.
+type stopper struct {
+	target     cli.Target
+	withAgents bool
+	root       string
+	endpoint   wire.Endpoint // zero when no file says one
+	running    instance.Running
+	errw       io.Writer
+	goneWait   time.Duration
+}
+
+func stopCmd() *cobra.Command {
+	s := &stopper{errw: os.Stderr, goneWait: goneWait}
+	s.target.Name = "cotal-host"
+	cmd := &cobra.Command{
+		Use:   "stop",
+		Short: "Stop the host; seats go on running unless --with-agents",
+		Long: `Stop the host and wait until its process is gone. Seats go on running, and each is printed with the
+command that ends it; --with-agents ends them first, with proof. A host that does not answer is sent SIGTERM;
+its seats are then spared, and with --with-agents nothing is done to the host: exit code 5 and the list of
+seats that are left.`,
+		Example: "  cotal-host stop\n  cotal-host stop --with-agents --json",
+		Args:    cli.NoArgs,
+	}
+	s.target.Flags(cmd)
+	cmd.Flags().BoolVar(&s.withAgents, "with-agents", false, "end every seat first, and prove it")
+	asJSON := cmd.Flags().Bool("json", false, "print one JSON object")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		res, err := s.run(cmd.Context())
+		if *asJSON {
+			if perr := cli.PrintJSON(cmd.OutOrStdout(), res); perr != nil {
+				return perr
+			}
+			return err
+		}
+		printStop(cmd.OutOrStdout(), s.errw, res, s.root)
+		return err
+	}
+	return cmd
+}
+
+// find gathers what is known of the host: its endpoint file if there is one, and the lock, which says
+// whether it runs whatever became of the file.
+func (s *stopper) find() error {
+	ep, _, err := mesh.FindEndpoint(mesh.FindConfig{
+		Server: s.target.Server, Space: s.target.Space, TokenFile: s.target.TokenFile, Root: s.target.Root,
+	})
+	var gone *mesh.NotRunningError
+	switch {
+	case err == nil:
+		s.endpoint, s.root = ep, ep.Root
+	case errors.As(err, &gone) && !errors.Is(err, mesh.ErrSeveralHosts):
+		s.root = gone.Endpoint.Root
+	case errors.Is(err, mesh.ErrNoEndpoint):
+	default:
+		return &cli.Error{Code: cli.Unreachable, Err: err}
+	}
+	if s.root == "" {
+		s.root = s.target.Workspace()
+	}
+	if s.root == "" {
+		return nil
+	}
+	s.running, err = instance.Probe(s.root)
+	if err != nil {
+		return fmt.Errorf("find out whether a host runs: %w", err)
+	}
+	return nil
+}
+
+func (s *stopper) run(ctx context.Context) (stopResult, error) {
+	if err := s.find(); err != nil {
+		return stopResult{}, err
+	}
+	if s.root != "" && !s.running.Held {
+		return s.notRunning()
+	}
+	if s.root == "" && s.endpoint.URL == "" {
+		return stopResult{How: "not-running"}, cli.Fail(cli.Unreachable, "no host found: there is no .cotal/host here or in a directory above; name the workspace with --root")
+	}
+	res := stopResult{PID: s.running.PID, How: "command"}
+	reply, err := s.command(ctx)
+	if err == nil {
+		res.Spared, res.Ended, res.Left = reply.Spared, reply.Stopped, reply.Left
+		return s.awaitGone(ctx, res)
+	}
+	if ctx.Err() != nil {
+		return res, cli.Fail(cli.Interrupted, "interrupted; the host may be stopping. Look: cotal-host status")
+	}
+	var refused *wire.Error
+	if errors.As(err, &refused) {
+		return res, err // it answers, and it said no
+	}
+	if s.withAgents {
+		// What cannot be told to end its seats is not ended itself: it is still their owner.
+		left, lerr := s.seats()
+		res.Left = left
+		if lerr != nil {
+			return res, cli.Fail(cli.Partial, "the host (%s) does not answer: %w; and its seats cannot be listed: %w", s.who(), err, lerr)
+		}
+		return res, cli.Fail(cli.Partial, "the host (%s) does not answer: %w; %d seats are left running, nothing was stopped", s.who(), err, len(left))
+	}
+	return s.bySignal(ctx, res, err)
+}
+
+// notRunning reports that there is nothing to stop, and which seats go on without a host.
+func (s *stopper) notRunning() (stopResult, error) {
+	res := stopResult{Stopped: true, How: "not-running"}
+	left, err := s.seats()
+	if err != nil {
+		return res, err
+	}
+	if s.withAgents && len(left) > 0 {
+		res.Left = left
+		return res, cli.Fail(cli.Partial, "no host runs for %s, and %d of its seats are left; start one (cotal-host serve --open --root %s) and stop again", s.root, len(left), s.root)
+	}
+	res.Spared = left
+	return res, nil
+}
+
+func (s *stopper) who() string {
+	if s.running.PID == 0 {
+		return "pid not known"
+	}
+	return fmt.Sprintf("pid %d", s.running.PID)
+}
+
+// command asks the host to stop.
+func (s *stopper) command(ctx context.Context) (wire.ShutdownReply, error) {
+	var reply wire.ShutdownReply
+	if s.endpoint.URL == "" {
+		return reply, errors.New("its endpoint.json is missing")
+	}
+	c, err := s.target.Connect(ctx)
+	if err != nil {
+		return reply, err
+	}
+	defer c.Close()
+	// Ask something small first: a host that is stopped or hung is found out at once.
+	var st wire.StatusReply
+	if err := c.Read(ctx, wire.CmdStatus, nil, &st); err != nil {
+		return reply, err
+	}
+	wait := shutdownWait
+	if s.withAgents {
+		wait = shutdownWaitAgents
+	}
+	instanceID := c.Endpoint.InstanceID
+	if instanceID == "" { // reached by --server: the one that answered
+		instanceID = st.InstanceID
+	}
+	err = c.Manager(ctx, mesh.Call{
+		Command: wire.CmdShutdown, Instance: instanceID, Deadline: wait, Args: wire.ShutdownArgs{WithAgents: s.withAgents},
+	}, &reply)
+	return reply, err
+}
+
+// bySignal stops a host that does not answer: SIGTERM to exactly the process that holds the lock.
+func (s *stopper) bySignal(ctx context.Context, res stopResult, cause error) (stopResult, error) {
+	if !s.running.Held || !s.running.Verified {
+		return res, cli.Fail(cli.Unreachable, "the host does not answer: %w; and the process that holds its lock is not known for certain, so it was not signalled", cause)
+	}
+	fmt.Fprintf(s.errw, "note: the host (%s) does not answer (%s); sending it SIGTERM\n", s.who(), cli.OneLine(cause.Error()))
+	res.How = "signal"
+	if err := seat.SignalExact(s.identity(), syscall.SIGTERM); err != nil && !errors.Is(err, seat.ErrProcessGone) {
+		return res, fmt.Errorf("signal the host: %w", err)
+	}
+	res, err := s.awaitGone(ctx, res)
+	if err != nil {
+		return res, err
+	}
+	res.Spared, err = s.seats()
+	return res, err
+}
+
+func (s *stopper) identity() seat.Identity {
+	return seat.Identity{PID: s.running.PID, StartTicks: s.running.StartTicks, BootID: s.running.BootID}
+}
+
+// awaitGone polls until the process of the host is gone, and then judges.
+func (s *stopper) awaitGone(ctx context.Context, res stopResult) (stopResult, error) {
+	if s.root == "" { // a host elsewhere: its answer is all there is
+		return s.judge(res)
+	}
+	deadline := time.Now().Add(s.goneWait)
+	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
+		run, err := instance.Probe(s.root)
+		l := seat.Dead
+		if s.running.PID != 0 {
+			l, _ = seat.Check(s.identity())
+		}
+		if err == nil && (!run.Held || run.PID != s.running.PID) && l == seat.Dead {
+			return s.judge(res)
+		}
+		if time.Now().After(deadline) {
+			return res, cli.Fail(cli.Uncertain, "the host (%s) still runs after %s; its log says why: %s. kill -9 %d is safe: seats survive it",
+				s.who(), s.goneWait, filepath.Join(instance.DirOf(s.root), "log"), s.running.PID)
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return res, cli.Fail(cli.Interrupted, "interrupted; the host is stopping. Look: cotal-host status")
+		}
+	}
+}
+
+func (s *stopper) judge(res stopResult) (stopResult, error) {
+	res.Stopped = true
+	if n := len(res.Left); n > 0 {
+		return res, cli.Fail(cli.Partial, "the host is stopped, but %d seats could not be proved gone", n)
+	}
+	return res, nil
+}
+
+// seats lists the living seats of this workspace's instance from their directories: without a host,
+// they are all there is to know.
+func (s *stopper) seats() ([]wire.AgentRow, error) {
+	id := s.endpoint.InstanceID
+	if id == "" {
+		var err error
+		if id, err = instanceID(s.root); err != nil || id == "" {
+			return nil, err
+		}
+	}
+	root, err := cli.SeatRoot(s.endpoint)
+	if err != nil {
+		return nil, err
+	}
+	found, err := record.List(root)
+	if err != nil {
+		return nil, fmt.Errorf("list seats: %w", err)
+	}
+	var rows []wire.AgentRow
+	for _, f := range found {
+		o := f.Seat.Record.Owner
+		if f.Err != nil {
+			rows = append(rows, wire.AgentRow{Name: f.CustodyID, SeatID: f.CustodyID, Status: "unknown", Reason: f.Err.Error()})
+			continue
+		}
+		if o.InstanceID != id || f.Exit != nil {
+			continue
+		}
+		row := wire.AgentRow{Name: o.Alias, ID: o.Principal, Space: o.Space, LifecycleUID: o.LifecycleUID, SeatID: f.CustodyID, SeatPID: f.Seat.PID, InstanceID: id}
+		switch l, why := seat.Check(f.Seat.Identity()); l {
+		case seat.Dead:
+			continue // its agent lost the terminal with it; the next host finds what is left
+		case seat.Alive:
+			row.Status = "running"
+		default:
+			row.Status, row.Reason = "unknown", why
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// instanceID reads the identity of a workspace; empty when it never had a host.
+func instanceID(root string) (string, error) {
+	path := filepath.Join(instance.DirOf(root), "instance.json")
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	var f struct {
+		InstanceID string `json:"instanceId"`
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &f)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read identity %s: %w", path, err)
+	}
+	return f.InstanceID, nil
+}
+
+func printStop(w, errw io.Writer, res stopResult, root string) {
+	for _, s := range res.Ended {
+		fmt.Fprintln(w, cli.StopLine(s.Name, s.Report))
+		cli.PrintStop(w, s.Report)
+	}
+	for _, r := range res.Spared {
+		fmt.Fprintf(w, "left running: %s (%s)\n", r.Name, pids(r))
+	}
+	if len(res.Spared) > 0 {
+		fmt.Fprintf(w, "to end one: cotal-host serve --open --root %s, then cotal stop %s; to look at one: cotal attach %s\n", root, res.Spared[0].Name, res.Spared[0].Name)
+	}
+	for _, r := range res.Left {
+		fmt.Fprintf(errw, "left: %s (%s)%s\n", r.Name, pids(r), because(r.Reason))
+	}
+	switch {
+	case res.Stopped && res.How == "not-running":
+		fmt.Fprintf(w, "no host runs for %s\n", root)
+	case res.Stopped && res.PID != 0:
+		fmt.Fprintf(w, "stopped cotal-host, pid %d\n", res.PID)
+	case res.Stopped:
+		fmt.Fprintln(w, "stopped cotal-host")
+	}
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + cli.OneLine(reason)
+}
+
+func pids(r wire.AgentRow) string {
+	switch {
+	case r.PID != 0:
+		return fmt.Sprintf("pid %d", r.PID)
+	case r.SeatPID != 0:
+		return fmt.Sprintf("seat pid %d", r.SeatPID)
+	case r.SeatID != "":
+		return "custody id " + r.SeatID
+	}
+	return "pid not known"
+}
