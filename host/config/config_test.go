@@ -17,7 +17,8 @@ func TestParse(t *testing.T) {
 		"an empty file gives the defaults": {"", Config{MaxSeats: DefaultMaxSeats}, ""},
 		"every key": {
 			"maxSeats = 3\ndefaultAgent = \"opencode\"\n[spawn]\nenv = [\"HTTPS_PROXY\", \"_x1\"]\n",
-			Config{MaxSeats: 3, DefaultAgent: "opencode", SpawnEnv: []string{"HTTPS_PROXY", "_x1"}}, "",
+			Config{MaxSeats: 3, DefaultAgent: "opencode", SpawnEnv: []string{"HTTPS_PROXY", "_x1"}},
+			"",
 		},
 		"an unknown key":                 {"\nmaxSeat = 3\n", Config{}, "line 2: maxSeat is not a known key"},
 		"an unknown key in a table":      {"[spawn]\nenvs = []\n", Config{}, "line 2: spawn.envs is not a known key"},

@@ -181,9 +181,17 @@ func (i *Instance) Close() error {
 	if i.lock == nil {
 		return nil
 	}
-	err := i.lock.Close()
+	// The name goes before the lock does. While it stands there, its process lives and has not closed,
+	// so whoever reads a living name under a lock has the holder and not the one before.
+	err := i.lock.Truncate(0)
+	if cerr := i.lock.Close(); err == nil {
+		err = cerr
+	}
 	i.lock = nil
-	return err
+	if err != nil {
+		return fmt.Errorf("close instance: %w", err)
+	}
+	return nil
 }
 
 // record is instance.json.

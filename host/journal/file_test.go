@@ -145,12 +145,12 @@ func TestRandomDamageNeverEndsTheProcess(t *testing.T) {
 	end := used(t, raw)
 	rng := rand.New(rand.NewPCG(7, uint64(time.Now().UnixNano())))
 	refused := 0
-	for range 300 {
+	for range 120 {
 		at := rng.IntN(end)
 		if rng.IntN(2) == 0 { // page headers and element tables are where it hurts
 			at = at/4096*4096 + rng.IntN(64)
 		}
-		bad := bytes.Clone(raw)
+		bad := bytes.Clone(raw[:end])
 		bad[at] ^= byte(1 + rng.IntN(255))
 		j, err := Open(put(t, bad))
 		if err != nil {
@@ -283,6 +283,64 @@ func TestNothingIsLeftOfACreationThatFailed(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 	openAt(t, filepath.Join(dir, "journal.db"))
+}
+
+func TestAJournalInUseNamesItsHolder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	openAt(t, path)
+	_, err := openDB(path, 30*time.Millisecond)
+	if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), path) {
+		t.Fatalf("got %v", err)
+	}
+	if pid, _ := lockHolder(path); pid != 0 && !strings.Contains(err.Error(), fmt.Sprintf("process %d ", os.Getpid())) {
+		t.Errorf("%q does not name process %d", err, os.Getpid())
+	}
+}
+
+func TestAJournalThatIsBeingLetGoIsWaitedFor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	j := openAt(t, path)
+	done := make(chan error, 1)
+	go func() {
+		k, err := Open(path)
+		if err == nil {
+			err = k.Close()
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		t.Fatalf("opened while in use: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	j.Close()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFilesThatAreNotOursAloneAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	real := filepath.Join(dir, "real.db")
+	openAt(t, real).Close()
+	link, pipe := filepath.Join(dir, "link.db"), filepath.Join(dir, "pipe.db")
+	if err := errors.Join(os.Symlink(real, link), syscall.Mkfifo(pipe, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	shared := filepath.Join(dir, "shared.db")
+	openAt(t, shared).Close()
+	if err := os.Chmod(shared, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{link, pipe, shared, dir} {
+		j, err := Open(path)
+		if err == nil {
+			j.Close()
+			t.Errorf("%s was opened", path)
+		} else if !strings.Contains(err.Error(), path) {
+			t.Errorf("%q does not name %s", err, path)
+		}
+	}
 }
 
 func FuzzCheckFile(f *testing.F) {

@@ -51,23 +51,31 @@ func TestResolveTakesTheRequestBeforeThePersona(t *testing.T) {
 				p.Rows == 3 && p.Cols == 4
 		}},
 		"launch options are merged key by key, the request wins": {
-			wire.SpawnArgs{Name: "review", LaunchOptions: map[string]any{"b": "flag", "c": nil}}, rev(), Defaults{},
+			wire.SpawnArgs{Name: "review", LaunchOptions: map[string]any{"b": "flag", "c": nil}},
+			rev(),
+			Defaults{},
 			func(p Profile) bool {
 				return reflect.DeepEqual(p.LaunchOptions, map[string]any{"a": 1.0, "b": "flag", "c": nil})
 			},
 		},
 		"an empty model is no model, so the persona's counts": {
-			wire.SpawnArgs{Name: "review", Model: ptr("")}, rev(), Defaults{},
+			wire.SpawnArgs{Name: "review", Model: ptr("")},
+			rev(),
+			Defaults{},
 			func(p Profile) bool { return p.Model == "m-file" && p.ModelBy == FromPersona },
 		},
 		"without a persona the name is the alias, and is meant exactly": {
-			wire.SpawnArgs{Name: "worker", Agent: "command"}, nil, Defaults{},
+			wire.SpawnArgs{Name: "worker", Agent: "command"},
+			nil,
+			Defaults{},
 			func(p Profile) bool {
 				return p.Alias == "worker" && p.Pinned && p.Persona == "" && p.LaunchOptions == nil
 			},
 		},
 		"without a persona the identity is the alias": {
-			wire.SpawnArgs{Identity: "worker", Agent: "command"}, nil, Defaults{},
+			wire.SpawnArgs{Identity: "worker", Agent: "command"},
+			nil,
+			Defaults{},
 			func(p Profile) bool { return p.Alias == "worker" && p.Pinned },
 		},
 	} {
