@@ -154,7 +154,6 @@ func TestDeadlineReachesTheHandler(t *testing.T) {
 	}
 }
 
-// proves: FENCE-5
 func TestDrainFinishesWhatRunsAndRefusesWhatComes(t *testing.T) {
 	br := startBroker(t, t.TempDir(), 0)
 	spawn := &blocking{release: make(chan struct{})}

@@ -191,7 +191,6 @@ func TestExternalServerByURL(t *testing.T) {
 	}
 }
 
-// proves: OUT-13
 func TestRefusalsBeforeTheHandlerSayNotExecuted(t *testing.T) {
 	br := startBroker(t, t.TempDir(), 0)
 	var ran atomic.Int32

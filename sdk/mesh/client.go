@@ -157,7 +157,7 @@ func authOption(cfg Config) (nats.Option, error) {
 // ReadToken reads a token file. It refuses (ErrTokenFile) one that its group or others can read and
 // names the fix.
 func ReadToken(path string) (string, error) {
-	f, err := os.Open(path)
+	f, err := openFile(path)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrTokenFile, err)
 	}

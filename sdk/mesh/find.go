@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -170,13 +171,20 @@ func choose(found []candidate) (candidate, error) {
 	return candidate{}, fmt.Errorf("%w: %s (not running), %s: %w", ErrSeveralHosts, nearest.path, strings.Join(live, ", "), gone)
 }
 
+const maxEndpointFile = 64 << 10 // bytes
+
+// openFile opens for reading and never waits, as opening a named pipe otherwise does.
+func openFile(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+}
+
 // ReadEndpoint reads an endpoint.json. The file must belong to this user or root: in a directory
 // that others can write to, it would otherwise decide where this user's token is sent.
 //
 // Errors: fs.ErrNotExist, ErrEndpointFile; both name the file.
 func ReadEndpoint(path string) (wire.Endpoint, error) {
 	var e wire.Endpoint
-	f, err := os.Open(path)
+	f, err := openFile(path)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 			return e, fmt.Errorf("read %s: %w", path, fs.ErrNotExist)
@@ -191,7 +199,10 @@ func ReadEndpoint(path string) (wire.Endpoint, error) {
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok && sys.Uid != 0 && int(sys.Uid) != os.Geteuid() {
 		return e, fmt.Errorf("%w: %s belongs to user %d; name the host you mean with --server or --root", ErrEndpointFile, path, sys.Uid)
 	}
-	if err := json.NewDecoder(f).Decode(&e); err != nil {
+	if !st.Mode().IsRegular() {
+		return e, fmt.Errorf("%w: %s is not a regular file", ErrEndpointFile, path)
+	}
+	if err := json.NewDecoder(io.LimitReader(f, maxEndpointFile)).Decode(&e); err != nil {
 		return wire.Endpoint{}, fmt.Errorf("%w: parse %s: %w; restart the host to have it written again", ErrEndpointFile, path, err)
 	}
 	switch {

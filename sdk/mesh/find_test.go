@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/sdk/seat"
@@ -169,6 +170,16 @@ func TestReadTokenRefusesWhatOthersCanRead(t *testing.T) {
 	}
 	if _, err := ReadToken(filepath.Join(dir, "none")); !errors.Is(err, ErrTokenFile) || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing file: %v", err)
+	}
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadToken(pipe); !errors.Is(err, ErrTokenFile) { // and does not wait for a writer
+		t.Errorf("a named pipe: %v", err)
+	}
+	if _, err := ReadEndpoint(pipe); !errors.Is(err, ErrEndpointFile) {
+		t.Errorf("a named pipe for endpoint.json: %v", err)
 	}
 	if _, err := ReadToken(dir); !errors.Is(err, ErrTokenFile) {
 		t.Errorf("a directory: %v", err)

@@ -319,3 +319,46 @@ func FuzzDecodeReply(f *testing.F) {
 		}
 	})
 }
+
+func FuzzDecodeArgs(f *testing.F) {
+	f.Add([]byte(`{"name":"a","model":null,"launchOptions":{"argv":["x",1,{"y":true}]},"rows":24,"events":false}`))
+	f.Add([]byte(`{"name":"a","Name":"b"}`))
+	f.Add([]byte(`{"name":"a","launchOptions":[]}`))
+	f.Fuzz(func(t *testing.T, p []byte) {
+		var a, b SpawnArgs
+		if werr := DecodeArgs(p, &a); werr != nil {
+			if werr.Code != CodeBadRequest || werr.Outcome != OutcomeNotExecuted || werr.Message == "" {
+				t.Fatalf("an incomplete refusal: %+v", werr)
+			}
+			return
+		}
+		again, err := json.Marshal(a)
+		if err != nil {
+			t.Fatalf("decoded, but cannot be encoded: %v", err)
+		}
+		if werr := DecodeArgs(again, &b); werr != nil {
+			t.Fatalf("encoded, but cannot be decoded: %v\n%s", werr, again)
+		}
+	})
+}
+
+func FuzzDecodeEvent(f *testing.F) {
+	f.Add([]byte(`{"v":1,"topic":"goal.x.progress","ts":5,"data":{"phase":"launched"},"correlation":{"traceparent":"x"}}`))
+	f.Add([]byte(`{"v":1,"topic":"","ts":0}`))
+	f.Fuzz(func(t *testing.T, p []byte) {
+		e, err := DecodeEvent(p)
+		if err != nil {
+			return
+		}
+		if e.Data == nil {
+			e.Data = json.RawMessage("null")
+		}
+		again, err := json.Marshal(e)
+		if err != nil {
+			t.Fatalf("decoded, but cannot be encoded: %v", err)
+		}
+		if _, err := DecodeEvent(again); err != nil {
+			t.Fatalf("encoded, but cannot be decoded: %v\n%s", err, again)
+		}
+	})
+}
