@@ -20,11 +20,10 @@ var version, commit = "dev", ""
 
 // app is what every command works with.
 type app struct {
-	target     cli.Target
-	in         *os.File
-	out, errw  io.Writer
-	outFile    *os.File // the terminal that an attach takes
-	interrupts context.Context
+	target    cli.Target
+	in        *os.File
+	out, errw io.Writer
+	outFile   *os.File // the terminal that an attach takes
 }
 
 func main() {

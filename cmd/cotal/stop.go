@@ -11,13 +11,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
-	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
 const (
+	// defaultGrace is assumed for a seat whose record cannot be read from here (sdk.DefaultStopGraceMs;
+	// package sdk brings gRPC with it and is not worth it).
+	defaultGrace = 10 * time.Second
 	// stopMargin is what a stop may take beyond the seat's grace: KILL, collecting the tree, removing.
 	stopMargin = 15 * time.Second
 	// stopParallel bounds how many seats are stopped at once.
@@ -81,7 +83,7 @@ func stopAll(ctx context.Context, c *cli.Client, refs []string, now bool, begun 
 
 func stopOne(ctx context.Context, c *cli.Client, ref string, now bool, begun func(string, time.Duration)) stopped {
 	fail := func(name string, err error) stopped {
-		s := stopped{Name: name, Error: err.Error(), err: err}
+		s := stopped{Name: name, Error: cli.Text(err), err: err}
 		var refused *wire.Error
 		if errors.As(err, &refused) {
 			s.Code = refused.Code
@@ -118,7 +120,7 @@ func stopOne(ctx context.Context, c *cli.Client, ref string, now bool, begun fun
 // graceOf reads the grace a seat was spawned with from its own record; the host may be elsewhere, and
 // then the default is assumed.
 func graceOf(c *cli.Client, row wire.AgentRow) time.Duration {
-	grace := sdk.DefaultStopGraceMs * time.Millisecond
+	grace := defaultGrace
 	root, err := cli.SeatRoot(c.Endpoint)
 	if err != nil || row.SeatID == "" {
 		return grace
@@ -147,7 +149,7 @@ func reportStops(a *app, results []stopped, asJSON bool) error {
 			cli.PrintStop(a.out, r.Report)
 		}
 		if r.err != nil && len(results) > 1 {
-			fmt.Fprintf(a.errw, "cotal: %s: %s\n", r.Name, cli.OneLine(r.err.Error()))
+			fmt.Fprintf(a.errw, "cotal: %s: %s\n", r.Name, cli.OneLine(r.Error))
 		}
 	}
 	switch {

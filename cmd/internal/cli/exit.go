@@ -117,9 +117,24 @@ func Main(ctx context.Context, root *cobra.Command, args []string, errw io.Write
 	}
 	code := CodeOf(err)
 	if !errors.Is(err, errSaid) {
-		fmt.Fprintf(errw, "%s: %s\n", root.Name(), OneLine(err.Error()))
+		fmt.Fprintf(errw, "%s: %s\n", root.Name(), OneLine(Text(err)))
 	}
 	return int(code)
+}
+
+// Text is what a person is told of an error: a refusal speaks for itself, without its code.
+func Text(err error) string {
+	var refused *wire.Error
+	if errors.As(err, &refused) && err.Error() == refused.Error() {
+		return refused.Message
+	}
+	if errors.Is(err, context.Canceled) && CodeOf(err) == Interrupted {
+		var own *Error
+		if !errors.As(err, &own) {
+			return "interrupted"
+		}
+	}
+	return err.Error()
 }
 
 // isUsage recognises the errors cobra makes itself for a wrong command line. It has no type for them.

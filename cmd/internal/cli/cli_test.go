@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+func TestCodeOf(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		want Code
+	}{
+		"success":                                    {nil, OK},
+		"any failure":                                {errors.New("x"), Refused},
+		"an error that names its code":               {fmt.Errorf("a: %w", Fail(Partial, "x")), Partial},
+		"a refusal without effect":                   {wire.Refuse(wire.CodeFailedPrecondition, "x"), Refused},
+		"a refusal that cannot say":                  {wire.Fail(wire.CodeInternal, "x"), Uncertain},
+		"a seat the host does not know":              {wire.Refuse(wire.CodeNotFound, "x"), NotFound},
+		"a seat that was replaced":                   {wire.Refuse(wire.CodeExpired, "x"), NotFound},
+		"nobody serves":                              {fmt.Errorf("a: %w", mesh.ErrNoResponder), Unreachable},
+		"no server":                                  {fmt.Errorf("a: %w", mesh.ErrUnreachable), Unreachable},
+		"no reply to something that has effects":     {fmt.Errorf("a: %w", mesh.ErrNoReply), Uncertain},
+		"interrupted":                                {context.Canceled, Interrupted},
+		"interrupted, wrapped":                       {fmt.Errorf("a: %w", context.Canceled), Interrupted},
+		"the server refuses the token, nothing done": {fmt.Errorf("a: %w", mesh.ErrUnauthorized), Refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := CodeOf(c.err); got != c.want {
+				t.Errorf("exit code %d, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+// The documentation holds the table of exit codes that the code has.
+func TestExitCodesAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?m)^\| (\d+) \| (.+) \|$`).FindAllStringSubmatch(string(text), -1) {
+		rows[m[1]] = m[2]
+	}
+	for _, c := range Codes {
+		if got := rows[fmt.Sprint(int(c.Code))]; got != c.Meaning {
+			t.Errorf("docs/operating.md says of exit code %d %q, the code says %q", c.Code, got, c.Meaning)
+		}
+	}
+	if len(rows) != len(Codes) {
+		t.Errorf("docs/operating.md lists %d exit codes, the code has %d", len(rows), len(Codes))
+	}
+}
+
+func TestMain_ErrorsAreOneLineAndUsageIsTwo(t *testing.T) {
+	tree := func(err error) *cobra.Command {
+		root := &cobra.Command{Use: "tool", Args: NoArgs, RunE: func(*cobra.Command, []string) error { return nil }}
+		sub := &cobra.Command{Use: "do", Args: Args(cobra.ExactArgs(1), "<x>"), RunE: func(*cobra.Command, []string) error { return err }}
+		sub.Flags().Bool("a", false, "")
+		sub.Flags().Bool("b", false, "")
+		sub.MarkFlagsMutuallyExclusive("a", "b")
+		root.AddCommand(sub)
+		return root
+	}
+	for _, c := range []struct {
+		args []string
+		err  error
+		code Code
+		says string
+	}{
+		{[]string{"do", "x"}, nil, OK, ""},
+		{[]string{"do", "x"}, errors.New("two\nlines \x1b[31m"), Refused, "tool: two; lines \\x1b[31m\n"},
+		{[]string{"do", "x"}, wire.Refuse(wire.CodeConflict, "held by another"), Refused, "tool: held by another\n"},
+		{[]string{"do", "x"}, Silent(Partial), Partial, ""},
+		{[]string{"do", "x"}, context.Canceled, Interrupted, "tool: interrupted\n"},
+		{[]string{"do"}, nil, Usage, "tool: accepts 1 arg(s), received 0; usage: tool do <x>\n"},
+		{[]string{"do", "x", "--nope"}, nil, Usage, "tool: unknown flag: --nope; see tool do --help\n"},
+		{[]string{"do", "x", "--a", "--b"}, nil, Usage, "tool: if any flags in the group [a b] are set none of the others can be; [a b] were all set; see tool --help\n"},
+		{[]string{"nope"}, nil, Usage, "tool: unknown command \"nope\" for \"tool\"; usage: tool [flags]\n"},
+	} {
+		var errw bytes.Buffer
+		code := Main(context.Background(), tree(c.err), c.args, &errw)
+		if code != int(c.code) || errw.String() != c.says {
+			t.Errorf("%v with error %v: exit code %d, %q; want %d, %q", c.args, c.err, code, errw.String(), c.code, c.says)
+		}
+	}
+}
+
+func TestAge(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 0: "0s", 12 * time.Second: "12s", 59999 * time.Millisecond: "59s", 47 * time.Minute: "47m",
+		time.Hour: "1h", 3*time.Hour + 30*time.Minute: "3.5h", 23*time.Hour + 59*time.Minute: "23.9h",
+		24 * time.Hour: "1d", 55 * time.Hour: "2d 7h", 48*time.Hour + 59*time.Minute: "2d",
+	} {
+		if got := Age(d); got != want {
+			t.Errorf("%v is %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestHowEnded(t *testing.T) {
+	three, zero := 3, 0
+	for _, c := range []struct {
+		x    *wire.SeatExit
+		want string
+		well bool
+	}{
+		{nil, "with its end not recorded", false},
+		{&wire.SeatExit{Code: &zero, Evidence: "reaped"}, "with code 0", true},
+		{&wire.SeatExit{Code: &three, Evidence: "reaped"}, "with code 3", false},
+		{&wire.SeatExit{Signal: "SIGTERM", Asked: true, Evidence: "reaped"}, "by SIGTERM, as asked", true},
+		{&wire.SeatExit{Signal: "SIGKILL", Evidence: "reaped"}, "by SIGKILL", false},
+		{&wire.SeatExit{Evidence: "custody-lost", Detail: "the seat was\nkilled"}, "with a code that is not known (custody-lost): the seat was; killed", false},
+	} {
+		if got := HowEnded(c.x); got != c.want || EndedWell(c.x) != c.well {
+			t.Errorf("%+v: %q, well %v; want %q, %v", c.x, got, EndedWell(c.x), c.want, c.well)
+		}
+	}
+}
+
+func TestPrintStop(t *testing.T) {
+	var b strings.Builder
+	r := &wire.StopReport{
+		Outcome: "stopped", Killed: []wire.KilledProc{{PID: 7, Command: "sh\x1b", Signal: "SIGKILL"}},
+		Exit:     &wire.SeatExit{Signal: "SIGKILL", Asked: true, Reaped: []wire.KilledProc{{PID: 8, Command: "child"}}},
+		Evidence: []string{"no process of it is left"}, Removed: []string{"/seats/x"},
+	}
+	PrintStop(&b, r)
+	want := "  killed   7 sh\\x1b (SIGKILL)\n  reaped   8 child (ended by itself)\n  proof    no process of it is left\n  removed  /seats/x\n"
+	if b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+	if got := StopLine("a", r); got != "stopped a: the agent ended by SIGKILL, as asked" {
+		t.Error(got)
+	}
+	if got := StopLine("a", &wire.StopReport{Outcome: "absent"}); got != "a was gone already: nothing of it exists" {
+		t.Error(got)
+	}
+}
