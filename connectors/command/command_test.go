@@ -10,7 +10,9 @@ import (
 )
 
 // proves: CONN-2, CONN-3
-func TestBuildLaunch(t *testing.T) { golden.BuildLaunch(t, command.Connector{}) }
+func TestBuildLaunch(t *testing.T) {
+	golden.BuildLaunch(t, func(*testing.T, string) sdk.Connector { return command.Connector{} })
+}
 
 func TestArgvMayNotHoldWhatExecCannotTake(t *testing.T) {
 	_, err := command.Connector{}.BuildLaunch(t.Context(), sdk.LaunchRequest{

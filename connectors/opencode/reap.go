@@ -18,8 +18,11 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk"
 )
 
-// reapTimeout bounds the one question Reap asks on loopback.
-const reapTimeout = 2 * time.Second
+// reapTimeout bounds the question Reap asks on loopback, and reapEvery is the pause before it is repeated.
+const (
+	reapTimeout = 2 * time.Second
+	reapEvery   = 50 * time.Millisecond
+)
 
 // Reap removes what BuildLaunch put into the seat's directory, once nothing answers on the seat's API port
 // with the seat's password. Sessions stay: they are the user's, in the user's data directory, and can be
@@ -68,14 +71,41 @@ func (c *Connector) Reap(ctx context.Context, req sdk.LeftoverRequest) (sdk.Reap
 }
 
 // ask says whether this seat's program answers. A port can have become somebody else's: only an answer
-// that accepts the seat's password is the seat's. No answer within the time is not proof of absence.
+// that accepts the seat's password is the seat's. No answer is not proof of absence, so it asks again: a
+// process that is just ending resets connections before it refuses them.
 func ask(ctx context.Context, at api) (answer string, alive bool) {
 	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
+	defer cancel()
+	for {
+		answer, verdict := askOnce(ctx, at)
+		if verdict != askAgain {
+			return answer, verdict == askAlive
+		}
+		wait := time.NewTimer(reapEvery)
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return answer, true
+		}
+	}
+}
+
+type verdict int
+
+const (
+	askAgain verdict = iota
+	askAlive
+	askGone
+)
+
+func askOnce(ctx context.Context, at api) (string, verdict) {
+	ctx, cancel := context.WithTimeout(ctx, reapTimeout/4)
 	defer cancel()
 	url := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(at.Port)) + healthPath
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err.Error(), true
+		return err.Error(), askAgain
 	}
 	r.SetBasicAuth(at.User, at.Password)
 	client := http.Client{
@@ -85,9 +115,9 @@ func ask(ctx context.Context, at api) (answer string, alive bool) {
 	resp, err := client.Do(r)
 	if err != nil {
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			return "refuses connections", false
+			return "refuses connections", askGone
 		}
-		return "gave no answer: " + err.Error(), true
+		return "gave no answer: " + err.Error(), askAgain
 	}
 	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
@@ -95,7 +125,7 @@ func ask(ctx context.Context, at api) (answer string, alive bool) {
 		Healthy bool `json:"healthy"`
 	}
 	if resp.StatusCode == http.StatusOK && json.Unmarshal(body, &health) == nil && health.Healthy {
-		return "still answers to the seat's password", true
+		return "still answers to the seat's password", askAlive
 	}
-	return fmt.Sprintf("belongs to somebody else now (HTTP %d)", resp.StatusCode), false
+	return fmt.Sprintf("belongs to somebody else now (HTTP %d)", resp.StatusCode), askGone
 }

@@ -42,10 +42,11 @@ type File struct {
 	JSON json.RawMessage `json:"json,omitempty"`
 }
 
-// BuildLaunch runs every case of ./testdata/build_launch against c, and with each the rules that hold for
+// BuildLaunch runs every case of ./testdata/build_launch against the connector that make returns for the
+// case's ${ROOT}, and with each the rules that hold for
 // any connector: pure, no effect outside req.Dir, nothing written on refusal, no process and no descriptor
 // left, no host environment, absolute path, no secret among the arguments.
-func BuildLaunch(t *testing.T, c sdk.Connector) {
+func BuildLaunch(t *testing.T, make func(t *testing.T, root string) sdk.Connector) {
 	t.Helper()
 	t.Setenv("COTAL_TEST_CANARY", canary)
 	cases, err := filepath.Glob("testdata/build_launch/*/req.json")
@@ -54,11 +55,11 @@ func BuildLaunch(t *testing.T, c sdk.Connector) {
 	}
 	for _, req := range cases {
 		dir := filepath.Dir(req)
-		t.Run(filepath.Base(dir), func(t *testing.T) { runCase(t, c, dir) })
+		t.Run(filepath.Base(dir), func(t *testing.T) { runCase(t, make, dir) })
 	}
 }
 
-func runCase(t *testing.T, c sdk.Connector, dir string) {
+func runCase(t *testing.T, make func(t *testing.T, root string) sdk.Connector, dir string) {
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -83,6 +84,7 @@ func runCase(t *testing.T, c sdk.Connector, dir string) {
 	if err := dec.Decode(&req); err != nil {
 		t.Fatalf("parse %s/req.json: %v", dir, err)
 	}
+	c := make(t, root)
 	outside := snapshot(t, root, req.Dir)
 	before := footprint(t)
 	got := build(t, c, req)

@@ -1,0 +1,376 @@
+package launcher
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The real program is tested one directory up. The program here is a stand-in for what the real one does
+// rarely or only on a bad day: hanging while it boots, dying early, ignoring signals.
+
+func init() { runtime.LockOSThread() }
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "launcher":
+			os.Exit(Main(os.Args[2:], os.Stderr))
+		case "serve":
+			serve(os.Getenv("FAKE_SERVE"), os.Args[slices.Index(os.Args, "--port")+1])
+		case "attach":
+			attach(os.Getenv("FAKE_ATTACH"))
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// say adds a line to the record of what the stand-ins did.
+func say(format string, args ...any) {
+	f, err := os.OpenFile(os.Getenv("FAKE_RECORD"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	fmt.Fprintf(f, format+"\n", args...)
+}
+
+func untilSignal(what string) {
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, syscall.SIGTERM)
+	say("%s up", what)
+	<-ch
+	say("%s TERM", what)
+}
+
+func serve(mode, port string) {
+	say("serve pid %d", os.Getpid())
+	if mode == "die" {
+		fmt.Println("cannot open database: \x1b[31mlocked\x1b[0m")
+		os.Exit(3)
+	}
+	if mode == "stubborn" {
+		signal.Ignore(syscall.SIGTERM)
+	}
+	var seen atomic.Int32
+	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		user, password, _ := r.BasicAuth()
+		say("%s %s %s:%s %s", r.Method, r.URL.Path, user, password, body)
+		switch {
+		case mode == "hang" && seen.Add(1) <= 2:
+			<-r.Context().Done() // as the real one does while it boots
+		case strings.HasSuffix(r.URL.Path, "/health"):
+			fmt.Fprint(w, `{"healthy":true}`)
+		case mode == "nosession":
+			http.Error(w, `{"name":"NotFoundError"}`, http.StatusNotFound)
+		case strings.HasSuffix(r.URL.Path, "/fork"):
+			fmt.Fprint(w, `{"id":"ses_forked"}`)
+		case strings.HasSuffix(r.URL.Path, "/prompt_async"):
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			fmt.Fprint(w, `{"id":"ses_source"}`)
+		}
+	})
+	go func() { _ = http.ListenAndServe("127.0.0.1:"+port, nil) }()
+	if mode == "stubborn" {
+		select {}
+	}
+	untilSignal("serve")
+	os.Exit(0)
+}
+
+func attach(mode string) {
+	say("attach %s", strings.Join(os.Args[2:], " "))
+	for _, kv := range os.Environ() {
+		if strings.HasPrefix(kv, "COTAL_") || strings.HasPrefix(kv, "OPENCODE_") {
+			say("attach env %s", kv)
+		}
+	}
+	switch mode {
+	case "exit7":
+		os.Exit(7)
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM)
+		say("attach up")
+		select {}
+	}
+	untilSignal("attach")
+	os.Exit(5)
+}
+
+type launched struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	stderr bytes.Buffer
+	record string
+}
+
+func launch(t *testing.T, plan Plan, env ...string) *launched {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan.Port = l.Addr().(*net.TCPAddr).Port
+	_ = l.Close()
+	plan.Version, plan.Password = PlanVersion, "secret"
+	if plan.Binary, err = os.Executable(); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	data, err := json.Marshal(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "launcher.json")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := &launched{t: t, record: filepath.Join(dir, "record"), cmd: exec.Command(plan.Binary, "launcher", file)}
+	r.cmd.Env = append(append(os.Environ(), "FAKE_RECORD="+r.record), env...)
+	r.cmd.Stderr, r.cmd.WaitDelay = &r.stderr, time.Second
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // all of it can be ended at once
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if r.cmd.ProcessState == nil {
+			_ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL)
+			_ = r.cmd.Wait()
+		}
+	})
+	return r
+}
+
+func (r *launched) said() string {
+	data, _ := os.ReadFile(r.record) // absent until something is said
+	return string(data)
+}
+
+func (r *launched) await(what string) {
+	r.t.Helper()
+	deadline := time.After(30 * time.Second)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !strings.Contains(r.said(), what) {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			r.t.Fatalf("waited for %q in:\n%s", what, r.said())
+		}
+	}
+}
+
+// end waits for the launcher and checks that its server has gone before it.
+func (r *launched) end(code int) {
+	r.t.Helper()
+	timer := time.AfterFunc(30*time.Second, func() { _ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) })
+	defer timer.Stop()
+	_ = r.cmd.Wait() // the state says what happened
+	if got := r.cmd.ProcessState.ExitCode(); got != code {
+		r.t.Errorf("%s, want exit code %d; stderr:\n%s\nrecord:\n%s", r.cmd.ProcessState, code, r.stderr.String(), r.said())
+	}
+	if pid := r.server(); syscall.Kill(pid, 0) == nil {
+		r.t.Errorf("the server (pid %d) is still there", pid)
+	}
+}
+
+func (r *launched) server() int {
+	r.t.Helper()
+	_, rest, _ := strings.Cut(r.said(), "serve pid ")
+	text, _, _ := strings.Cut(rest, "\n")
+	pid, err := strconv.Atoi(text)
+	if err != nil {
+		r.t.Fatalf("no server in the record:\n%s", r.said())
+	}
+	return pid
+}
+
+func TestAForkIsMadeThenAskedThenShown(t *testing.T) {
+	r := launch(t, Plan{Action: ActionFork, Session: "ses_source", Prompt: "go on", Model: "p/m/x", Variant: "high"},
+		"FAKE_ATTACH=exit7", "COTAL_NAME=n", "COTAL_SEAT_NONCE=abc", "OPENCODE_CONFIG_CONTENT={}")
+	r.end(7) // the client's code
+	var got []string
+	for line := range strings.Lines(r.said()) {
+		if !strings.Contains(line, "/global/health") && !strings.HasPrefix(line, "serve") {
+			got = append(got, strings.TrimSpace(line))
+		}
+	}
+	port := strings.TrimPrefix(strings.Fields(got[3])[1], "http://127.0.0.1:")
+	want := []string{
+		"GET /session/ses_source opencode:secret",
+		"POST /session/ses_source/fork opencode:secret {}",
+		`POST /session/ses_forked/prompt_async opencode:secret {"model":{"modelID":"m/x","providerID":"p"},"parts":[{"text":"go on","type":"text"}],"variant":"high"}`,
+		"attach http://127.0.0.1:" + port + " --session ses_forked",
+		"attach env COTAL_SEAT_NONCE=abc",
+		"attach env OPENCODE_SERVER_PASSWORD=secret",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("it did\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestAServerThatHangsWhileBootingIsAskedAgain(t *testing.T) {
+	r := launch(t, Plan{Action: ActionOpen, Session: "ses_source", Prompt: "once"}, "FAKE_SERVE=hang", "FAKE_ATTACH=exit7")
+	r.end(7)
+	if n := strings.Count(r.said(), "prompt_async"); n != 1 {
+		t.Errorf("the prompt was posted %d times, want once:\n%s", n, r.said())
+	}
+	if n := strings.Count(r.said(), "/global/health"); n < 3 {
+		t.Errorf("health was asked %d times, want again after two hangs", n)
+	}
+}
+
+func TestAServerThatDiesIsQuoted(t *testing.T) {
+	r := launch(t, Plan{Action: ActionNew, Prompt: "x"}, "FAKE_SERVE=die")
+	r.end(1)
+	for _, want := range []string{"ended while it was starting: exit status 3", "cannot open database: [31mlocked"} {
+		if !strings.Contains(r.stderr.String(), want) {
+			t.Errorf("stderr lacks %q:\n%q", want, r.stderr.String())
+		}
+	}
+}
+
+func TestASessionThatDoesNotExistIsNamed(t *testing.T) {
+	r := launch(t, Plan{Action: ActionFork, Session: "ses_source", Prompt: "x"}, "FAKE_SERVE=nosession")
+	r.end(1)
+	if want := "open session ses_source: no such session"; !strings.Contains(r.stderr.String(), want) {
+		t.Errorf("stderr lacks %q:\n%s", want, r.stderr.String())
+	}
+	if strings.Contains(r.said(), "attach") {
+		t.Error("the client was started all the same")
+	}
+}
+
+func TestASignalGoesToBothAndTheClientsCodeComesBack(t *testing.T) {
+	r := launch(t, Plan{Action: ActionOpen, Session: "ses_source"})
+	r.await("attach up")
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	r.end(5)
+	for _, want := range []string{"attach TERM", "serve TERM"} {
+		if !strings.Contains(r.said(), want) {
+			t.Errorf("no %q in:\n%s", want, r.said())
+		}
+	}
+}
+
+func TestASignalDuringTheBootEndsIt(t *testing.T) {
+	r := launch(t, Plan{Action: ActionOpen, Session: "ses_source"}, "FAKE_SERVE=hang")
+	r.await("/global/health")
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	r.end(143)
+}
+
+func TestAServersEndEndsAClientThatIgnoresTERM(t *testing.T) {
+	r := launch(t, Plan{Action: ActionOpen, Session: "ses_source"}, "FAKE_ATTACH=stubborn")
+	r.await("attach up")
+	if err := syscall.Kill(r.server(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	r.end(137)
+}
+
+func TestAClientsEndEndsAServerThatIgnoresTERM(t *testing.T) {
+	r := launch(t, Plan{Action: ActionOpen, Session: "ses_source"}, "FAKE_SERVE=stubborn", "FAKE_ATTACH=exit7")
+	r.end(7)
+}
+
+func TestPlansAreChecked(t *testing.T) {
+	good := Plan{Version: 1, Binary: "/bin/opencode", Port: 4096, Password: "x", Action: ActionFork, Session: "ses_1", Model: "a/b"}
+	for name, c := range map[string]struct {
+		change func(*Plan)
+		want   string
+	}{
+		"a good plan passes":            {func(*Plan) {}, ""},
+		"another version is refused":    {func(p *Plan) { p.Version = 2 }, "version is 2"},
+		"a relative binary is refused":  {func(p *Plan) { p.Binary = "opencode" }, "no absolute path"},
+		"a port out of range is":        {func(p *Plan) { p.Port = 70000 }, "port is 70000"},
+		"a missing password is":         {func(p *Plan) { p.Password = "" }, "password is empty"},
+		"an unknown action is":          {func(p *Plan) { p.Action = "copy" }, `action is "copy"`},
+		"a fork of nothing is":          {func(p *Plan) { p.Session = "" }, "for action fork"},
+		"a new session with an id is":   {func(p *Plan) { p.Action = ActionNew }, "for action new"},
+		"a model without a provider is": {func(p *Plan) { p.Model = "b" }, "not provider/model"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := good
+			c.change(&p)
+			data, err := json.Marshal(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = parsePlan(data)
+			if (c.want == "") != (err == nil) || (err != nil && !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("plan %s: %v, want %q", data, err, c.want)
+			}
+		})
+	}
+	if _, err := parsePlan([]byte(`{"version":1,"extra":true}`)); err == nil || !strings.Contains(err.Error(), "extra") {
+		t.Errorf("an unknown field: %v, want it named", err)
+	}
+	file := filepath.Join(t.TempDir(), "plan.json")
+	if err := os.WriteFile(file, []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadPlan(file); err == nil || !strings.Contains(err.Error(), "mode 0644") {
+		t.Errorf("a plan others can read: %v, want a refusal", err)
+	}
+}
+
+func FuzzPlan(f *testing.F) {
+	f.Add([]byte(`{"version":1,"binary":"/b","port":1,"password":"x","action":"fork","session":"s","model":"a/b"}`))
+	f.Add([]byte(`{"version":1,"model":"/"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, err := parsePlan(data)
+		if err != nil {
+			return
+		}
+		again, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q, err := parsePlan(again); err != nil || q != p {
+			t.Errorf("plan %+v came back as %+v, %v", p, q, err)
+		}
+	})
+}
+
+func TestTheLogIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l, err := openLog(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	chunk := bytes.Repeat([]byte("x"), 300_000)
+	for range 10 {
+		if n, err := l.Write(chunk); n != len(chunk) || err != nil {
+			t.Fatalf("write: %d, %v", n, err)
+		}
+	}
+	if info, err := os.Stat(path); err != nil || info.Size() != maxLog {
+		t.Errorf("the log has %v bytes (%v), want %d", info.Size(), err, maxLog)
+	}
+	if len(l.tail()) > 2048 {
+		t.Errorf("the tail has %d bytes", len(l.tail()))
+	}
+}
