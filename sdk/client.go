@@ -80,7 +80,7 @@ func unary[Req proto.Message, Resp any](ctx context.Context, method string, dead
 	}
 	resp, err := call(ctx, req, grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes))
 	if err != nil {
-		return none, fromStatus(method, err)
+		return none, fromStatus(ctx, method, err)
 	}
 	return resp, nil
 }
@@ -185,7 +185,7 @@ func (c *runtimeClient) Watch(ctx context.Context, req WatchRequest, emit func(S
 		SeatId: req.SeatID, InstanceId: req.InstanceID, Handle: handleToPB(req.Handle), Fence: req.Fence,
 	}, grpc.MaxCallRecvMsgSize(MaxMessageBytes))
 	if err != nil {
-		return fromStatus("Watch", err)
+		return fromStatus(ctx, "Watch", err)
 	}
 	for {
 		m, err := stream.Recv()
@@ -193,7 +193,7 @@ func (c *runtimeClient) Watch(ctx context.Context, req WatchRequest, emit func(S
 			return nil
 		}
 		if err != nil {
-			return fromStatus("Watch", err)
+			return fromStatus(ctx, "Watch", err)
 		}
 		if err := emit(statusFromPB(m.GetStatus())); err != nil {
 			return fmt.Errorf("handle seat status: %w", err)
@@ -211,7 +211,7 @@ func (c *runtimeClient) List(ctx context.Context, req ListRequest) ([]SeatListin
 	defer cancel()
 	stream, err := c.rpc.List(ctx, &pb.ListRequest{InstanceId: req.InstanceID}, grpc.MaxCallRecvMsgSize(MaxMessageBytes))
 	if err != nil {
-		return nil, fromStatus("List", err)
+		return nil, fromStatus(ctx, "List", err)
 	}
 	var out []SeatListing
 	for {
@@ -221,7 +221,7 @@ func (c *runtimeClient) List(ctx context.Context, req ListRequest) ([]SeatListin
 		}
 		if err != nil {
 			// Part of a list is no list: a host would take what is missing for gone.
-			return nil, fromStatus("List", err)
+			return nil, fromStatus(ctx, "List", err)
 		}
 		for _, s := range m.GetSeats() {
 			out = append(out, listingFromPB(s))

@@ -76,7 +76,7 @@ func toStatus(err error) error {
 
 // fromStatus turns a failed call into a contract error. A status without ErrorDetail was made by
 // gRPC itself, or by a plugin that is not built on this package.
-func fromStatus(method string, err error) error {
+func fromStatus(ctx context.Context, method string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -92,9 +92,11 @@ func fromStatus(method string, err error) error {
 	switch st.Code() {
 	case codes.DeadlineExceeded:
 		return fmt.Errorf("%s: %w", method, context.DeadlineExceeded)
-	case codes.Canceled:
-		return fmt.Errorf("%s: %w", method, context.Canceled)
-	case codes.Unavailable:
+	case codes.Canceled, codes.Unavailable:
+		if st.Code() == codes.Canceled && ctx.Err() != nil {
+			return fmt.Errorf("%s: %w", method, context.Canceled)
+		}
+		// Canceled, and not by the caller: the plugin shuts down, or the connection was closed.
 		return &Error{
 			Code: ErrPluginDown, Outcome: OutcomeUnknown, Retryable: true,
 			Detail: method + ": the connection to the plugin ended: " + bounded(st.Message()),

@@ -58,7 +58,6 @@ func TestStartsDescribesConfiguresAndStops(t *testing.T) {
 	}
 }
 
-// proves: RT-1
 func TestFieldA3_FailedStartIsFollowedByANewProcess(t *testing.T) {
 	f := newFixture(t)
 	f.env["FAKE_MODE"] = "die-once"
@@ -329,7 +328,6 @@ func TestFieldA15_MessagesAboveTheLimitAreRefusedAndHarmless(t *testing.T) {
 	}
 }
 
-// proves: RT-2
 func TestFieldA6_PluginsEndWithTheirHost(t *testing.T) {
 	f := newFixture(t)
 	for round := range 2 {
