@@ -41,6 +41,7 @@ func TestHandlerFailures(t *testing.T) {
 		outcome            wire.Outcome
 	}{
 		{"panic", wire.CodeInternal, "panic", wire.OutcomeUnknown},
+		{"check", wire.CodeInternal, "check", wire.OutcomeNotExecuted},
 		{"plain", wire.CodeFailedPrecondition, "disk is full", wire.OutcomeUnknown},
 		{"coded", wire.CodeNotFound, "no persona x", wire.OutcomeNotExecuted},
 		{"silent", wire.CodeUnavailable, "", wire.OutcomeUnknown},

@@ -271,11 +271,9 @@ func (s *Service) receive(m *nats.Msg) {
 		s.refuse(req, werr)
 		return
 	}
-	if cmd.CheckArgs != nil {
-		if werr := cmd.CheckArgs(env.Args); werr != nil {
-			s.refuse(req, werr)
-			return
-		}
+	if werr := s.checkArgs(req, cmd); werr != nil {
+		s.refuse(req, werr)
+		return
 	}
 	if !s.begin() {
 		s.refuse(req, wire.Refuse(wire.CodeUnavailable, "this host is stopping"))
@@ -295,6 +293,20 @@ func (s *Service) receive(m *nats.Msg) {
 		defer g.leave()
 		s.run(req, cmd, g)
 	}()
+}
+
+// checkArgs runs the host's own check; one that panics refuses, and has had no effect.
+func (s *Service) checkArgs(req *Request, cmd Command) (werr *wire.Error) {
+	if cmd.CheckArgs == nil {
+		return nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			s.cfg.Log.Error("check of arguments panicked", "op", req.Subject.Command, "err", fmt.Sprint(p), "stack", string(debug.Stack()))
+			werr = wire.Refuse(wire.CodeInternal, "the host failed while it checked the arguments of %s; its log says more", req.Subject.Command)
+		}
+	}()
+	return cmd.CheckArgs(req.Env.Args)
 }
 
 func (s *Service) begin() bool {

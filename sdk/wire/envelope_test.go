@@ -192,7 +192,8 @@ type lateError struct{ *Error }
 
 // proves: OUT-11
 func TestErrorFromSurvivesAnyError(t *testing.T) {
-	if ErrorFrom(nil) != nil {
+	var none *Error
+	if ErrorFrom(nil) != nil || ErrorFrom(none) != nil {
 		t.Error("nil became an error")
 	}
 	own := Refuse(CodeNotFound, "x")

@@ -157,8 +157,8 @@ func ErrorFrom(err error) *Error {
 		return nil
 	}
 	var e *Error
-	if errors.As(err, &e) && e != nil {
-		return e
+	if errors.As(err, &e) {
+		return e // a nil *Error in an error interface was meant as success, and becomes it
 	}
 	return Fail(CodeFailedPrecondition, "%s", textOf(err))
 }
