@@ -234,7 +234,7 @@ func BenchmarkAttach(b *testing.B) {
 
 // BenchmarkEcho types keys 2 ms apart into a terminal that echoes, bare and through the seat in turn.
 func BenchmarkEcho(b *testing.B) {
-	const script = "stty -icanon echo; echo ready; exec sleep 600"
+	const script = "stty -icanon echo; echo ready; exec cat >/dev/null"
 	const keys = 1000
 	p := bare(b, script)
 	defer p.close()
@@ -253,8 +253,7 @@ func BenchmarkEcho(b *testing.B) {
 	ctx := context.Background()
 	var bareUs, seatUs []float64
 	for range b.N {
-		for k := range keys {
-			// A program that does not read has room for 4095 keys; the seat's terminal is emptied below.
+		for range keys {
 			start := time.Now()
 			if _, err := p.f.Write([]byte("x")); err != nil {
 				b.Fatal(err)
@@ -274,7 +273,6 @@ func BenchmarkEcho(b *testing.B) {
 				b.Fatal(err)
 			}
 			time.Sleep(time.Millisecond)
-			_ = k
 		}
 	}
 	sort.Float64s(bareUs)

@@ -328,7 +328,7 @@ func TestFieldB15_AWrapperThatExitsTakesTheRealProgramWithIt(t *testing.T) {
 	h := prepared(t, script("sleep 600 & exit 0"))
 	v := h.view(0)
 	h.commit()
-	if x := v.awaitExit(); x.Code != 0 || len(x.Reaped) != 1 {
+	if x := v.awaitExit(); x.Code != 0 || len(x.Reaped) != 1 || x.Reaped[0].Signal == "" {
 		t.Errorf("%+v", x)
 	}
 	if left := h.running(); len(left) != 0 {

@@ -226,16 +226,22 @@ func (r *reaper) endTree(s *server, x *seat.ExitRecord) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i, l := range order {
-		how := signalName(l.last)
-		if ws, ok := r.reaped[l.pid]; ok { // else its own parent reaped it
-			if _, how = exitOf(ws); how == "" {
-				how = "exit " + strconv.Itoa(ws.ExitStatus())
-			}
+	for pid := range r.reaped { // ended before we looked: the kernel hangs the foreground group up itself
+		if seen[pid] == nil {
+			order = append(order, &leftover{process: process{pid: pid}})
 		}
-		s.log.say("reaped leftover pid " + strconv.Itoa(l.pid) + " (" + l.comm + "), " + how)
+	}
+	for i, l := range order {
+		k := seat.Killed{PID: l.pid, Command: l.comm}
+		if l.last != 0 {
+			k.Signal = signalName(l.last)
+		}
+		if ws, ok := r.reaped[l.pid]; ok && ws.Signaled() { // else its own parent reaped it
+			k.Signal = signalName(ws.Signal())
+		}
+		s.log.say("reaped leftover pid " + strconv.Itoa(k.PID) + " " + k.Command + " " + k.Signal)
 		if i < maxKilled {
-			x.Reaped = append(x.Reaped, seat.Killed{PID: l.pid, Command: l.comm, Signal: signalName(l.last)})
+			x.Reaped = append(x.Reaped, k)
 		}
 	}
 	if n := len(order) - maxKilled; n > 0 {
