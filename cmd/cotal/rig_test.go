@@ -21,6 +21,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
 // asCotal makes a copy of the test binary be the cotal command.
@@ -80,6 +81,12 @@ type rig struct {
 	t    *testing.T
 	root string
 	sock string
+	vars []string // environment of cotal commands; nil: a seat root and nothing else
+}
+
+// worldRig runs cotal commands in a world with a host.
+func worldRig(t *testing.T, w *harness.World) *rig {
+	return &rig{t: t, root: w.Root, vars: w.Environ()}
 }
 
 func newRig(t *testing.T) *rig {
@@ -210,6 +217,9 @@ type screen struct {
 
 // env is the environment of a cotal command of this rig.
 func (r *rig) env(more ...string) []string {
+	if r.vars != nil {
+		return append(append([]string{asCotal + "=1"}, r.vars...), more...)
+	}
 	return append([]string{
 		asCotal + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + r.root, "COTAL_SEAT_ROOT=" + r.root, "TERM=xterm-256color", "TMPDIR=/tmp",
 	}, more...)

@@ -1,0 +1,131 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/test/harness"
+)
+
+// Every way of stopping follows one policy, and says so before it is done.
+func TestFieldC1_EveryWayOfStoppingSparesTheSeats(t *testing.T) {
+	for name, stop := range map[string]func(*harness.World, *harness.Host){
+		"SIGTERM":      func(_ *harness.World, h *harness.Host) { h.Signal(syscall.SIGTERM) },
+		"SIGINT":       func(_ *harness.World, h *harness.Host) { h.Signal(syscall.SIGINT) },
+		"SIGHUP":       func(_ *harness.World, h *harness.Host) { h.Signal(syscall.SIGHUP) },
+		"SIGINT twice": func(_ *harness.World, h *harness.Host) { h.Signal(syscall.SIGINT); h.Signal(syscall.SIGINT) },
+		"stop command": func(w *harness.World, _ *harness.Host) {
+			r := w.Host("stop").OK()
+			for _, seat := range []string{"left running: one (", "left running: two ("} {
+				if !strings.Contains(r.Stdout, seat) {
+					t.Errorf("%v\ndoes not say %q", r, seat)
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := harness.New(t)
+			h := w.Start(harness.HostOptions{})
+			one, two := w.Spawn("one", "sleep", "600"), w.Spawn("two", "sleep", "600")
+			stop(w, h)
+			if e, ok := h.WaitExit(harness.DefaultWait); !ok || e.Code != 0 {
+				t.Fatalf("the host ended %v, %v\n%s", ok, e, h.Stderr())
+			}
+			if !w.Alive(one.PID) || !w.Alive(two.PID) {
+				t.Errorf("seats were not spared: %v", w.Procs())
+			}
+			said := h.Stderr()
+			policy := strings.Index(said, "spares its seats")
+			for _, seat := range []string{"one", "two"} {
+				if at := strings.Index(said, "left running: "+seat); policy < 0 || at < policy {
+					t.Errorf("the policy and seat %s are not printed in order:\n%s", seat, said)
+				}
+			}
+		})
+	}
+}
+
+func TestStop_WithAgentsEndsEverythingAndProvesIt(t *testing.T) {
+	w := harness.New(t)
+	h := w.Start(harness.HostOptions{})
+	w.Spawn("one", "sleep", "600")
+	w.Spawn("two", "sleep", "600")
+	r := w.Host("stop", "--with-agents").OK()
+	if e, ok := h.WaitExit(0); !ok || e.Code != 0 {
+		t.Errorf("stop returned while the host runs, or it failed: %v %v", ok, e)
+	}
+	for _, text := range []string{"stopped one: the agent ended by SIGTERM, as asked", "stopped two", "  proof "} {
+		if !strings.Contains(r.Stdout, text) {
+			t.Errorf("%v\ndoes not say %q", r, text)
+		}
+	}
+	w.AssertNothingLeft()
+	if r := w.Host("stop", "--with-agents").OK(); !strings.Contains(r.Stdout, "no host runs") {
+		t.Errorf("%v", r)
+	}
+	if r := w.Host("status").Want(3); !strings.Contains(r.Stderr, "not running") {
+		t.Errorf("%v", r)
+	}
+}
+
+// A teardown that cannot reach the host does nothing by half and does not call it success.
+func TestFieldC2_WithAgentsOfAHostThatDoesNotAnswerIsPartial(t *testing.T) {
+	w := harness.New(t)
+	h := w.Start(harness.HostOptions{})
+	row := w.Spawn("alive", "sleep", "600")
+	h.Signal(syscall.SIGSTOP)
+	r := w.Host("stop", "--with-agents", "--timeout", "1s").Want(5)
+	h.Signal(syscall.SIGCONT)
+	if !strings.Contains(r.Stderr, "left: alive (") || !strings.Contains(r.Stderr, "1 seats are left running") {
+		t.Errorf("%v", r)
+	}
+	if !w.Alive(row.PID) || !h.Running() {
+		t.Error("something was stopped all the same")
+	}
+	w.AwaitStatus("alive", "running")
+}
+
+// Whether a host runs is asked of its lock. A file that was deleted changes nothing.
+func TestFieldC4_AHostWithoutItsFileIsFoundAndStopped(t *testing.T) {
+	w := harness.New(t)
+	h := w.Start(harness.HostOptions{})
+	row := w.Spawn("alive", "sleep", "600")
+	if err := os.Remove(w.Path(".cotal", "host", "endpoint.json")); err != nil {
+		t.Fatal(err)
+	}
+	r := w.Host("status").Want(3)
+	if !strings.Contains(r.Stderr, "running (pid ") || strings.Contains(r.Stderr, "not running") {
+		t.Errorf("%v", r)
+	}
+	if r := w.CLI("ps").Want(3); !strings.Contains(r.Stderr, "known by its lock") {
+		t.Errorf("%v", r)
+	}
+	r = w.Host("stop").OK()
+	if !strings.Contains(r.Stdout, "left running: alive (") {
+		t.Errorf("%v", r)
+	}
+	if e, ok := h.WaitExit(time.Second); !ok || e.Code != 0 {
+		t.Errorf("the host ended %v, %v", ok, e)
+	}
+	if !w.Alive(row.PID) {
+		t.Error("the seat was not spared")
+	}
+}
+
+func TestServe_RefusesWhatItCannotDo(t *testing.T) {
+	w := harness.New(t)
+	for _, args := range [][]string{{}, {"--open", "--log-level", "loud"}, {"--open", "--token-file", "x"}, {"--open", "--space", "a b"}, {"--open", "--nope"}, {"--open", "stray"}} {
+		r := w.Host("serve", args...).Want(2)
+		if r.Stdout != "" || strings.Count(r.Stderr, "\n") != 1 {
+			t.Errorf("%v", r)
+		}
+	}
+	if r := w.Host("serve").Want(2); !strings.Contains(r.Stderr, "pass --open") {
+		t.Errorf("%v", r)
+	}
+}

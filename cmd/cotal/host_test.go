@@ -1,0 +1,164 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/harness"
+)
+
+func TestSpawn_AttachesAndDetachingLeavesTheSeat(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	r := worldRig(t, w)
+	s := r.run("spawn", "--agent", "command", "--name", "ask", "--", "sh", "-c", `printf 'size '; stty size; printf '\033[c'; read x; echo "got $x"; read y; exit $y`)
+	s.see("size 30 100")
+	s.see("\x1b[c") // asked for the first time: this terminal answers
+	s.send("one\r")
+	s.see("got one")
+	s.send("\x1d")
+	code, shown := s.wait()
+	if code != 0 || !strings.Contains(shown, "detached from ask; it goes on running") {
+		t.Errorf("exit code %d: %q", code, tail(shown))
+	}
+	if row, ok := w.Seat("ask"); !ok || row.Status != "running" {
+		t.Fatalf("after detaching the seat is %+v", row)
+	}
+	again := r.run("attach", "ask")
+	again.see("got one")
+	if strings.Contains(again.text(), "\x1b[c") {
+		t.Error("the question was shown a second time")
+	}
+	again.send("4\r")
+	if code, shown := again.wait(); code != 1 || !strings.Contains(shown, "ask ended with code 4") {
+		t.Errorf("exit code %d: %q", code, tail(shown))
+	}
+	w.AwaitStatus("ask", "exited")
+	var row wire.AgentRow
+	w.CLI("inspect", "ask", "--json").OK().JSON(&row)
+	if row.Exit == nil || row.Exit.Code == nil || *row.Exit.Code != 4 {
+		t.Errorf("inspect says %+v", row.Exit)
+	}
+}
+
+func TestSpawn_WithoutATerminalSaysWhatToTypeNext(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	r := w.CLI("spawn", "--agent", "command", "--name", "bg", "--", "sleep", "600").OK()
+	if !strings.HasPrefix(r.Stdout, "spawned bg (no role), agent command on pty, pid ") || !strings.HasSuffix(r.Stdout, "attach: cotal attach bg\n") {
+		t.Errorf("%v", r)
+	}
+	if !strings.Contains(r.Stderr, "bg: accepted\n") {
+		t.Errorf("no progress: %v", r)
+	}
+	var out spawned
+	w.CLI("spawn", "--agent", "command", "--name", "js", "--json", "--", "sleep", "600").OK().JSON(&out)
+	if out.State != wire.GoalSucceeded || out.Name != "js" || out.GoalID == "" || out.Result == nil || out.Result.PID == 0 {
+		t.Errorf("%+v", out)
+	}
+	if r := w.CLI("spawn", "--agent", "command", "--name", "bg", "--", "sleep", "600").Want(1); strings.Count(r.Stderr, "\n") != 1 || !strings.Contains(r.Stderr, `"bg" is held`) {
+		t.Errorf("a name that is taken: %v", r)
+	}
+	w.CLI("spawn", "nosuch").Want(4)
+	w.CLI("spawn", "--agent", "command").Want(2)
+	r = w.CLI("spawn", "--agent", "command", "--name", "bad", "--json", "--", "/no/such/program").Want(1)
+	if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil || out.State != wire.GoalFailed || !strings.Contains(r.Stderr, "/no/such/program") {
+		t.Errorf("a program that is missing: %v", r)
+	}
+}
+
+func TestAttach_DoesNotNoticeThatTheHostWasKilled(t *testing.T) {
+	w := harness.New(t)
+	h := w.Start(harness.HostOptions{})
+	w.Spawn("echo", "sh", "-c", "stty raw -echo; echo begun; exec cat")
+	r := worldRig(t, w)
+	s := r.run("attach", "echo")
+	s.see("begun")
+	s.send("one;")
+	s.see("one;")
+	h.Kill()
+	s.send("two;")
+	s.see("two;")
+	if out := w.CLI("logs", "echo").OK(); !strings.Contains(out.Stdout, "two;") || !strings.Contains(out.Stderr, "no host answers") {
+		t.Errorf("logs without a host: %v", out)
+	}
+	late := r.run("attach", "--read-only", "echo")
+	late.see("two;")
+	late.send("\x1d")
+	if code, shown := late.wait(); code != 0 {
+		t.Errorf("attach without a host: exit code %d: %q", code, tail(shown))
+	}
+	w.CLI("ps").Want(3)
+	w.CLI("stop", "echo").Want(3)
+	w.Start(harness.HostOptions{})
+	s.send("three;")
+	s.see("three;")
+	if strings.Contains(s.text(), "reconnect") {
+		t.Errorf("the attach noticed: %q", tail(s.text()))
+	}
+	w.CLI("stop", "--now", "echo").OK()
+	if code, shown := s.wait(); code != 0 || !strings.Contains(shown, "echo ended by SIGKILL, as asked") {
+		t.Errorf("exit code %d: %q", code, tail(shown))
+	}
+}
+
+// An agent that needs two seconds to end is not an error: the stop waits, and says what it found.
+func TestFieldC5_StopWaitsForASlowEnd(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	w.SpawnFake("slow", `[{"onSignal": {"signal": "TERM", "waitMs": 2000, "exit": 0}}, {"print": "ready"}, {"hang": true}]`)
+	harness.Eventually(t, harness.DefaultWait, "the agent is ready", func() (bool, string) {
+		out := w.CLI("logs", "slow").Stdout
+		return strings.Contains(out, "ready"), out
+	})
+	r := w.CLI("stop", "slow").OK()
+	if r.Took < 1900*time.Millisecond || r.Took > 9*time.Second {
+		t.Errorf("took %v, want about 2 s: %v", r.Took, r)
+	}
+	if !strings.Contains(r.Stdout, "stopped slow: the agent ended with code 0, as asked") || !strings.Contains(r.Stdout, "  proof ") {
+		t.Errorf("%v", r)
+	}
+}
+
+func TestStop_SeveralSeatsOfWhichOneIsUnknown(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	a := w.Spawn("a", "sleep", "600")
+	b := w.Spawn("b", "sleep", "600")
+	r := w.CLI("stop", "a", "nobody", b.SeatID[:10]).Want(5)
+	if !strings.Contains(r.Stdout, "stopped a") || !strings.Contains(r.Stdout, "stopped b") || !strings.Contains(r.Stderr, "nobody") {
+		t.Errorf("%v", r)
+	}
+	w.AwaitGone(a.PID)
+	w.AwaitGone(b.PID)
+	w.CLI("stop", "nobody").Want(4)
+	w.CLI("stop").Want(2)
+	c := w.Spawn("c", "sleep", "600")
+	r = w.CLI("stop", "--json", "--now", c.LifecycleUID).OK()
+	var got stopped
+	r.JSON(&got)
+	if got.Name != "c" || !got.OK || got.Report == nil || len(got.Report.Killed) == 0 || len(got.Report.Evidence) == 0 {
+		t.Errorf("%v", r)
+	}
+}
+
+func TestInput_ReachesTheProgram(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	w.Spawn("lines", "sh", "-c", `while read -r x; do echo "<$x>"; done`)
+	if r := w.CLI("input", "lines", "--text", "-n $HOME ; Enter").OK(); r.Stdout != "sent 17 bytes to lines\n" {
+		t.Errorf("%v", r)
+	}
+	harness.Eventually(t, harness.DefaultWait, "the program read it as it is", func() (bool, string) {
+		out := w.CLI("logs", "lines").Stdout
+		return strings.Contains(out, "<-n $HOME ; Enter>"), out
+	})
+	w.CLI("input", "lines").Want(2)
+	w.CLI("input", "lines", "--text", "").Want(2)
+	w.CLI("input", "nobody", "--text", "x").Want(4)
+}
