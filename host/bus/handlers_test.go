@@ -33,6 +33,10 @@ func TestHandlerFailures(t *testing.T) {
 		}},
 		"huge": handler(func() (any, error) { return strings.Repeat("x", 2<<20), nil }),
 		"odd":  handler(func() (any, error) { return func() {}, nil }),
+		"check": {
+			Handler:   echo(inst1),
+			CheckArgs: func(json.RawMessage) *wire.Error { panic("secret check") },
+		},
 		"fine": handler(func() (any, error) { return json.RawMessage(`{"a":1}`), nil }),
 	}})
 	c := client(t, br.URL())
