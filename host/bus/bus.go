@@ -59,7 +59,8 @@ type Config struct {
 	InProcess InProcessProvider
 	// Name of the connection; default "cotal-host".
 	Name string
-	// OnState is told of every loss and return of the server; nil is fine. It must not block.
+	// OnState is told of every loss and return of the server, and then logs it; without one the bus
+	// does. It must not block.
 	OnState func(connected bool, reason string)
 	Log     hclog.Logger
 }
@@ -140,15 +141,18 @@ func (b *Bus) onState(tell func(bool, string), connected bool, err error) {
 	reason := ""
 	switch {
 	case connected:
-		b.log.Info("mesh server is back")
 	case err != nil:
 		reason = err.Error()
-		b.log.Warn("mesh server is lost; seats are not touched", "err", reason)
 	default:
 		return // our own Close
 	}
-	if tell != nil {
+	switch {
+	case tell != nil:
 		tell(connected, reason)
+	case connected:
+		b.log.Info("mesh server is back")
+	default:
+		b.log.Warn("mesh server is lost; seats are not touched", "err", reason)
 	}
 }
 

@@ -90,8 +90,9 @@ func TestReadsAnswerWhileEffectsAreSaturated(t *testing.T) {
 	serve(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), bus.EndpointConfig{
 		MaxInFlight: 4, MaxQueued: 22,
 		Commands: map[string]bus.Command{
-			"spawn": {Handler: spawn.handle},
-			"ps":    {Handler: echo(inst1), Read: true},
+			"spawn":    {Handler: spawn.handle},
+			"ps":       {Handler: echo(inst1), Read: true},
+			"shutdown": {Handler: echo(inst1), InstanceOnly: true},
 		},
 	})
 	c := client(t, br.URL())
@@ -112,6 +113,9 @@ func TestReadsAnswerWhileEffectsAreSaturated(t *testing.T) {
 		t.Fatalf("ps: %v", err)
 	}
 	t.Logf("ps answered in %s", time.Since(start))
+	if _, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "shutdown", Instance: inst1}, nil); err != nil {
+		t.Fatalf("shutdown: %v", err)
+	}
 
 	// Two more find room to wait; their deadline passes while they do, and that is known to be harmless.
 	_, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "spawn", Deadline: 30 * time.Millisecond}, nil)

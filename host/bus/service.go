@@ -89,7 +89,8 @@ type Command struct {
 	// Targeted commands are admitted with the authorization modes of Modes.
 	Targeted bool
 	Modes    []wire.Authz
-	// InstanceOnly commands are not served on the class and scatter rails.
+	// InstanceOnly commands are not served on the class and scatter rails. They are the host's own
+	// affairs (shutdown) and so share the limit of reads: a saturated host can still be stopped.
 	InstanceOnly bool
 	// Read marks a command that changes nothing. Reads have their own limit, so that they answer
 	// while effects (spawns) are saturated.
@@ -280,7 +281,7 @@ func (s *Service) receive(m *nats.Msg) {
 		return
 	}
 	g := s.effects
-	if cmd.Read {
+	if cmd.Read || cmd.InstanceOnly {
 		g = s.reads
 	}
 	if !g.enter() {
