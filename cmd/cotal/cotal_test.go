@@ -225,3 +225,12 @@ func TestDependenciesStayLight(t *testing.T) {
 		}
 	}
 }
+
+// A goroutine that panics ends the attach in order, so that the terminal is given back.
+func TestAttach_APanicEndsInOrder(t *testing.T) {
+	a := &attachment{events: make(chan event, 1)}
+	a.goSafe(func() { panic("boom") })
+	if e := <-a.events; e.err == nil || !strings.Contains(e.err.Error(), "boom") {
+		t.Errorf("event %+v", e)
+	}
+}

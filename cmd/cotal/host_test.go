@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -161,4 +162,43 @@ func TestInput_ReachesTheProgram(t *testing.T) {
 	w.CLI("input", "lines").Want(2)
 	w.CLI("input", "lines", "--text", "").Want(2)
 	w.CLI("input", "nobody", "--text", "x").Want(4)
+}
+
+// The host dies after it accepted a spawn and before it could say so. The request is sent again with
+// its id, the next host knows it, and one seat runs.
+func TestSpawn_AsksAgainWithTheSameIdAndStartsOnce(t *testing.T) {
+	w := harness.New(t)
+	h := w.Start(harness.HostOptions{Failpoints: "host.spawn.accepted=crash"})
+	r := worldRig(t, w)
+	began := w.Path("began")
+	s := r.run("spawn", "--agent", "command", "--name", "once", "--detach", "--", "sh", "-c", "echo x >>"+began+"; exec sleep 600")
+	h.AwaitCrash()
+	w.Start(harness.HostOptions{})
+	code, shown := s.wait()
+	// A host that finds an accepted spawn it cannot go on with settles it as failed; either way the
+	// request is answered and nothing runs twice.
+	if code != 0 && code != 1 {
+		t.Errorf("exit code %d: %q", code, tail(shown))
+	}
+	if !strings.Contains(shown, "same request id") {
+		t.Errorf("it did not ask again: %q", tail(shown))
+	}
+	text, _ := os.ReadFile(began)
+	if n := strings.Count(string(text), "x"); n > 1 || code == 0 && n != 1 {
+		t.Errorf("exit code %d and the program was started %d times", code, n)
+	}
+}
+
+func TestSpawn_InterruptedWhileItWaitsGoesOn(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{Failpoints: "host.spawn.spawned=sleep(3000)"})
+	r := worldRig(t, w)
+	s := r.run("spawn", "--agent", "command", "--name", "late", "--detach", "--", "sleep", "600")
+	s.see("late: ")
+	s.cmd.Process.Signal(os.Interrupt)
+	code, shown := s.wait()
+	if code != 130 || !strings.Contains(shown, "the spawn of late goes on") || !strings.Contains(shown, "cotal stop late") {
+		t.Errorf("exit code %d: %q", code, tail(shown))
+	}
+	w.AwaitStatus("late", "running")
 }

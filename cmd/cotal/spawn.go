@@ -20,6 +20,8 @@ import (
 const (
 	// goalMargin is how much longer than the host's own readiness window its verdict is waited for.
 	goalMargin = 15 * time.Second
+	// hostWait is how long a spawn whose reply was lost waits for a host to ask again.
+	hostWait = 10 * time.Second
 	// goalPollMin and goalPollMax bound the pause between two questions for the result; events only
 	// make the next question come sooner.
 	goalPollMin = 100 * time.Millisecond
@@ -270,30 +272,54 @@ func (s spawned) line() string {
 }
 
 // submit sends the request. Without a reply it is sent once more with the same id, which starts nothing
-// twice: a host that accepted it answers with the same acceptance.
+// twice: a host that accepted it, or the one that comes after it, answers with the same acceptance.
 func submit(ctx context.Context, a *app, args wire.SpawnArgs, show *progress) (*cli.Client, wire.Acceptance, error) {
-	id := wire.NewID()
-	var acc wire.Acceptance
-	for again := false; ; again = true {
-		c, err := a.target.Connect(ctx)
-		if err == nil {
-			err = c.Manager(ctx, mesh.Call{Command: wire.CmdSpawn, ID: id, GoalID: id, Args: args}, &acc)
-			if err == nil {
-				show.accepted(acc.Name)
-				return c, acc, nil
-			}
-			c.Close()
-		}
-		switch {
-		case ctx.Err() != nil:
-			return nil, acc, cli.Fail(cli.Interrupted, "interrupted; the spawn may have been accepted. Look: cotal ps")
-		case again:
-			return nil, acc, cli.Fail(cli.Uncertain, "not known whether the seat was started: %w; look with cotal ps before trying again", err)
-		case !errors.Is(err, mesh.ErrNoReply):
-			return nil, acc, err
-		}
+	call := mesh.Call{Command: wire.CmdSpawn, ID: wire.NewID(), Args: args}
+	call.GoalID = call.ID
+	c, acc, err := submitOnce(ctx, a, call)
+	if errors.Is(err, mesh.ErrNoReply) && ctx.Err() == nil {
 		show.say("no reply; asking again with the same request id")
+		first := err
+		limit := time.Now().Add(hostWait)
+		for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+			c, acc, err = submitOnce(ctx, a, call)
+			if err == nil || cli.CodeOf(err) != cli.Unreachable || ctx.Err() != nil || time.Now().After(limit) {
+				break
+			}
+			t := time.NewTimer(wait)
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				t.Stop()
+			}
+		}
+		var refused *wire.Error
+		if err != nil && !errors.As(err, &refused) { // a refusal is an answer: it was not started
+			err = cli.Fail(cli.Uncertain, "not known whether the seat was started: %w; look with cotal ps before trying again", first)
+		}
 	}
+	switch {
+	case err == nil:
+		show.accepted(acc.Name)
+		return c, acc, nil
+	case ctx.Err() != nil:
+		return nil, acc, cli.Fail(cli.Interrupted, "interrupted; the spawn may have been accepted. Look: cotal ps")
+	}
+	return nil, acc, err
+}
+
+// submitOnce finds the host anew, which may be another process by now, and sends the request.
+func submitOnce(ctx context.Context, a *app, call mesh.Call) (*cli.Client, wire.Acceptance, error) {
+	var acc wire.Acceptance
+	c, err := a.target.Connect(ctx)
+	if err != nil {
+		return nil, acc, err
+	}
+	if err := c.Manager(ctx, call, &acc); err != nil {
+		c.Close()
+		return nil, acc, err
+	}
+	return c, acc, nil
 }
 
 // awaitGoal waits for the terminal of a spawn. Progress events are shown and make it ask sooner; only

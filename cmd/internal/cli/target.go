@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -95,6 +96,9 @@ type Client struct {
 	Endpoint wire.Endpoint
 	Path     string // the file that named the host, or empty
 	timeout  time.Duration
+
+	mu   sync.Mutex
+	lost chan struct{} // closed when the server is lost; then replaced
 }
 
 // Connect finds the host and connects to its mesh.
@@ -108,8 +112,9 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 			return nil, err
 		}
 	}
-	c, err := mesh.Connect(ctx, mesh.Config{
-		URL: e.URL, TokenFile: e.TokenFile, Space: e.Space, Name: t.Name, Caller: t.caller, Reconnect: true,
+	c := &Client{Endpoint: e, Path: path, timeout: t.Timeout, lost: make(chan struct{})}
+	c.Client, err = mesh.Connect(ctx, mesh.Config{
+		URL: e.URL, TokenFile: e.TokenFile, Space: e.Space, Name: t.Name, Caller: t.caller, Reconnect: true, OnState: c.onState,
 	})
 	if err != nil {
 		if errors.Is(err, mesh.ErrUnreachable) && e.PID != 0 {
@@ -117,21 +122,51 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 		}
 		return nil, err
 	}
-	return &Client{Client: c, Endpoint: e, Path: path, timeout: t.Timeout}, nil
+	return c, nil
 }
 
-// Manager calls a command of the manager. The deadline is the --timeout flag, else what call names.
+func (c *Client) onState(connected bool) {
+	if connected {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.lost)
+	c.lost = make(chan struct{})
+}
+
+// errLost is why a call ends early: its reply can no longer come.
+var errLost = errors.New("the server was lost")
+
+// Manager calls a command of the manager. The deadline is the --timeout flag, else what call names. A
+// call ends as soon as the server is lost, with mesh.ErrNoReply; the client itself reconnects.
 func (c *Client) Manager(ctx context.Context, call mesh.Call, out any) error {
 	call.Endpoint = wire.EndpointManager
 	if c.timeout > 0 {
 		call.Deadline = c.timeout
 	}
-	_, err := c.Call(ctx, call, out)
+	c.mu.Lock()
+	lost := c.lost
+	c.mu.Unlock()
+	callCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		select {
+		case <-lost:
+			cancel(errLost)
+		case <-done:
+		}
+	}()
+	_, err := c.Call(callCtx, call, out)
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case context.Cause(callCtx) == errLost && mesh.OutcomeOf(err) == wire.OutcomeUnknown:
+		return fmt.Errorf("call %s of %s: %w: the server was lost, and whether it was executed is unknown", call.Command, call.Endpoint, mesh.ErrNoReply)
 	}
 	var refused *wire.Error
 	if errors.As(err, &refused) {
