@@ -55,6 +55,7 @@ func TestAgentSurvivesHostKill(t *testing.T) {
 	w := harness.New(t)
 	h := w.Start(harness.HostOptions{})
 	row := w.SpawnFake("steady", ticker)
+	w.SpawnFake("echo", `[{"lines": {"count": 0, "reply": "got {line}\n"}}]`)
 	same := func(when string) {
 		t.Helper()
 		if got := w.AwaitStatus("steady", "running"); got.PID != row.PID || got.SeatID != row.SeatID || got.LifecycleUID != row.LifecycleUID {
@@ -72,7 +73,11 @@ func TestAgentSurvivesHostKill(t *testing.T) {
 		t.Error("the runtime plugin was not restarted")
 	}
 	same("after kill -9 of the runtime plugin")
-	w.CLI("input", "steady", "--text", "x").OK()
+	w.CLI("input", "echo", "--text", "typed after the plugin's death").OK()
+	await(t, harness.DefaultWait, "input arrives", func() (bool, string) {
+		out := w.CLI("logs", "echo").OK().Stdout
+		return strings.Contains(out, "got typed after the plugin's death"), out
+	})
 
 	pty := w.PluginPID("pty")
 	h.Kill()
