@@ -48,7 +48,10 @@ func openBinary(entry manifest.Entry, path string) (*os.File, error) {
 // copyVerified copies src to dst and refuses it when it is not what the manifest names.
 func copyVerified(entry manifest.Entry, path string, dst io.Writer, src io.Reader) error {
 	h := sha256.New()
-	if _, err := io.Copy(io.MultiWriter(dst, h), src); err != nil {
+	// Wrapped, so that the buffer is used: the file's own copying goes by 32 KiB, and a start is
+	// mostly this.
+	to, from := struct{ io.Writer }{io.MultiWriter(dst, h)}, struct{ io.Reader }{src}
+	if _, err := io.CopyBuffer(to, from, make([]byte, 512<<10)); err != nil {
 		return &StartError{Plugin: entry.Name, Path: path, Reason: ReasonHost, Detail: "the file cannot be copied for verification: " + err.Error(), Err: err}
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); got != entry.SHA256 {

@@ -232,6 +232,8 @@ func (in *instance) classify(ctx context.Context, err error) error {
 		if exited {
 			out.Status = status
 		}
+	case p.refusedAddress() != nil:
+		out.Reason, out.Detail = ReasonHandshake, p.refusedAddress().Error()
 	case isHandshake && hs.core != plugin.CoreProtocolVersion:
 		out.Reason = ReasonProtocol
 		out.Detail = fmt.Sprintf("it speaks go-plugin handshake %d, this host speaks %d", hs.core, plugin.CoreProtocolVersion)

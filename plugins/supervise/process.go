@@ -49,6 +49,7 @@ type process struct {
 	mu       sync.Mutex
 	first    []byte // first line of standard output
 	hasFirst bool
+	refused  error // why the address of the handshake was not accepted
 }
 
 func newProcess(entry manifest.Entry, path, dir string, img *image, log hclog.Logger) *process {
@@ -190,6 +191,12 @@ func (p *process) firstLine() ([]byte, bool) {
 	return p.first, p.hasFirst
 }
 
+func (p *process) refusedAddress() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refused
+}
+
 // handshake is what the first line of standard output says: core|app|network|address|protocol|...
 type handshake struct{ core, app int }
 
@@ -319,7 +326,11 @@ func (p *process) PluginToHost(network, addr string) (string, string, error) {
 			}
 		}
 	}
-	return "", "", fmt.Errorf("the plugin listens at %s %s: want a socket in %s or a loopback port", clean([]byte(network), 20), clean([]byte(addr), 120), p.dir)
+	err := fmt.Errorf("it listens at %s %s, where only a socket in %s or a loopback port is accepted", clean([]byte(network), 20), clean([]byte(addr), 120), p.dir)
+	p.mu.Lock()
+	p.refused = err
+	p.mu.Unlock()
+	return "", "", err
 }
 
 // HostToPlugin leaves addresses as they are.

@@ -34,7 +34,7 @@ func newInstanceDir(runDir, name string) (*instanceDir, error) {
 	if err := os.MkdirAll(runDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make run directory: %w", err)
 	}
-	for range 10 {
+	for range 100 { // a busy sweeper can take a name away at every try
 		var id [4]byte
 		_, _ = rand.Read(id[:])
 		path := filepath.Join(runDir, dirPrefix+name+"-"+hex.EncodeToString(id[:]))
@@ -69,13 +69,19 @@ func lockNew(path string) (*os.File, error) {
 		f.Close()
 		return nil, fs.ErrExist
 	}
-	mine, err1 := f.Stat()
-	there, err2 := os.Lstat(path)
-	if err1 != nil || err2 != nil || !os.SameFile(mine, there) {
+	if !isAt(f, path) {
 		f.Close()
 		return nil, fs.ErrExist
 	}
 	return f, nil
+}
+
+// isAt reports whether path still leads to the open file: who waited for a lock may hold that of a
+// file that was removed meanwhile.
+func isAt(f *os.File, path string) bool {
+	mine, err1 := f.Stat()
+	there, err2 := os.Lstat(path)
+	return err1 == nil && err2 == nil && os.SameFile(mine, there)
 }
 
 // remove deletes the directory, then the lock: never a directory without a lock beside it.
@@ -110,7 +116,7 @@ func Sweep(runDir string) ([]string, error) {
 		if err != nil {
 			continue // gone meanwhile, or another user's
 		}
-		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil && isAt(f, lockPath) {
 			d := &instanceDir{path: strings.TrimSuffix(lockPath, lockSuffix), lock: f}
 			if err := d.remove(); err != nil {
 				errs = append(errs, err)
