@@ -40,9 +40,7 @@ type Conn struct {
 	wmu    sync.Mutex // serialises frames written
 	wbuf   []byte
 	reader chan struct{} // holds one token: who has it reads the socket
-	in     []byte        // bytes read and not yet parsed; owned by the token holder
-	inPos  int
-	inEnd  int
+	in     *FrameReader  // owned by the token holder
 
 	mu      sync.Mutex
 	nextID  uint32
@@ -72,7 +70,7 @@ type reply struct {
 // ErrProtocol; else an error wrapping the cause (os.ErrNotExist: no socket; ECONNREFUSED: nobody listens).
 func Dial(ctx context.Context, cfg DialConfig) (*Conn, error) {
 	if len(cfg.Token) != TokenBytes {
-		return nil, refuse(CodeToken, "a token has "+itoa(TokenBytes)+" bytes")
+		return nil, Refuse(CodeToken, "a token has "+itoa(TokenBytes)+" bytes")
 	}
 	f, err := connect(ctx, cfg.Socket)
 	if err != nil {
@@ -82,19 +80,17 @@ func Dial(ctx context.Context, cfg DialConfig) (*Conn, error) {
 		f:       f,
 		output:  cfg.Role.Has(RoleOutput),
 		reader:  make(chan struct{}, 1),
-		in:      make([]byte, 4<<10),
 		waiting: map[uint32]chan reply{},
 	}
 	c.reader <- struct{}{}
+	size := 4 << 10
+	if c.output {
+		size = 2*MaxOutput + 64 // two full OUTPUT frames: one read takes in what the seat sent at once
+	}
+	c.in = NewFrameReader(f, size, MaxFrame+headerBytes)
 	if err := c.hello(ctx, cfg); err != nil {
 		_ = f.Close()
 		return nil, err
-	}
-	if c.output {
-		// Room for two full OUTPUT frames, so that one read takes in what the seat sent at once.
-		grown := make([]byte, 2*MaxOutput+64)
-		c.inEnd = copy(grown, c.in[c.inPos:c.inEnd])
-		c.in, c.inPos = grown, 0
 	}
 	return c, nil
 }
@@ -139,7 +135,7 @@ func (c *Conn) hello(ctx context.Context, cfg DialConfig) error {
 	copy(h.Token[:], cfg.Token)
 	// A refused connection may be closed before HELLO is read; the refusal is still to be read.
 	_, werr := c.f.Write(AppendHello(nil, h))
-	t, p, err := c.next()
+	t, p, err := c.in.Next()
 	if err != nil {
 		if werr != nil {
 			err = werr
@@ -150,7 +146,7 @@ func (c *Conn) hello(ctx context.Context, cfg DialConfig) error {
 	case TypeWelcome:
 		c.version, c.welcome, err = DecodeWelcome(p)
 		if err == nil && (c.version < VersionMin || c.version > VersionMax) {
-			err = refuse(CodeVersion, "seat chose version "+itoa(int(c.version)))
+			err = Refuse(CodeVersion, "seat chose version "+itoa(int(c.version)))
 		}
 		return err
 	case TypeError:
@@ -160,7 +156,7 @@ func (c *Conn) hello(ctx context.Context, cfg DialConfig) error {
 		}
 		return e
 	}
-	return refuse(CodeProtocol, "frame "+itoa(int(t))+" instead of WELCOME")
+	return Refuse(CodeProtocol, "frame "+itoa(int(t))+" instead of WELCOME")
 }
 
 // deadline makes ctx interrupt blocked reads until undo is called.
@@ -190,34 +186,6 @@ func ctxOr(ctx context.Context, err error) error {
 
 // Welcome returns the status that came with the seat's answer to HELLO. Its Role is what was granted.
 func (c *Conn) Welcome() Status { return c.welcome }
-
-// next returns the next frame. payload is valid until the next call.
-func (c *Conn) next() (Type, []byte, error) {
-	for {
-		t, p, n, err := NextFrame(c.in[c.inPos:c.inEnd])
-		if err != nil {
-			return 0, nil, err
-		}
-		if n > 0 {
-			c.inPos += n
-			return t, p, nil
-		}
-		if c.inPos > 0 {
-			c.inEnd = copy(c.in, c.in[c.inPos:c.inEnd])
-			c.inPos = 0
-		}
-		if c.inEnd == len(c.in) {
-			grown := make([]byte, min(2*len(c.in), MaxFrame+headerBytes))
-			copy(grown, c.in)
-			c.in = grown
-		}
-		m, err := c.f.Read(c.in[c.inEnd:])
-		if err != nil {
-			return 0, nil, err
-		}
-		c.inEnd += m
-	}
-}
 
 // Run reads until the exit was delivered (nil), ctx ends (its error), the connection ends (an *Error
 // wrapping ErrClosed) or a handler fails (its error). At most one goroutine runs it.
@@ -264,7 +232,7 @@ func (c *Conn) Run(ctx context.Context, h Handler) error {
 
 // step handles one frame and reports whether it was EXIT.
 func (c *Conn) step(h *Handler) (exit bool, err error) {
-	t, p, err := c.next()
+	t, p, err := c.in.Next()
 	if err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, ErrProtocol) {
 			return false, err
@@ -322,7 +290,7 @@ func (c *Conn) step(h *Handler) (exit bool, err error) {
 		return true, nil
 	default:
 		if t < TypeOptional {
-			return false, refuse(CodeProtocol, "unknown frame type "+itoa(int(t)))
+			return false, Refuse(CodeProtocol, "unknown frame type "+itoa(int(t)))
 		}
 	}
 	return false, nil
@@ -495,9 +463,9 @@ func (c *Conn) Input(ctx context.Context, p []byte) (int, error) {
 		total += int(r.written)
 		switch r.result {
 		case InputBusy:
-			return total, refuse(CodeBusy, "the agent is not reading and the input queue is full")
+			return total, Refuse(CodeBusy, "the agent is not reading and the input queue is full")
 		case InputEnded:
-			e := refuse(CodeNotRunning, "the agent ended before it took all input")
+			e := Refuse(CodeNotRunning, "the agent ended before it took all input")
 			if r.written > 0 {
 				e.Outcome = OutcomeExecuted
 			}

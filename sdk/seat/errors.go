@@ -106,7 +106,8 @@ func (e *Error) Unwrap() error {
 	return ErrInternal
 }
 
-func refuse(code Code, text string) *Error {
+// Refuse makes a refusal whose effect did not happen.
+func Refuse(code Code, text string) *Error {
 	return &Error{Code: code, Outcome: OutcomeNotExecuted, Text: text}
 }
 

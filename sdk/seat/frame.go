@@ -1,6 +1,9 @@
 package seat
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"io"
+)
 
 // Type is the type byte of a frame. Types from TypeOptional on may be ignored by who does not know
 // them; an unknown type below ends the connection.
@@ -56,12 +59,59 @@ func NextFrame(p []byte) (t Type, payload []byte, size int, err error) {
 	}
 	n := binary.BigEndian.Uint32(p)
 	if n == 0 || n > MaxFrame {
-		return 0, nil, 0, refuse(CodeProtocol, "frame length "+itoa(int(n))+" is not in 1.."+itoa(MaxFrame))
+		return 0, nil, 0, Refuse(CodeProtocol, "frame length "+itoa(int(n))+" is not in 1.."+itoa(MaxFrame))
 	}
 	if len(p) < 4+int(n) {
 		return 0, nil, 0, nil
 	}
 	return Type(p[4]), p[headerBytes : 4+int(n)], 4 + int(n), nil
+}
+
+// FrameReader splits a stream into frames. Its buffer grows with the frames that come, up to Max.
+type FrameReader struct {
+	Max int // longest frame accepted, length word included
+
+	r        io.Reader
+	buf      []byte
+	pos, end int
+}
+
+// NewFrameReader returns a reader with a buffer of size bytes that may grow to most.
+func NewFrameReader(r io.Reader, size, most int) *FrameReader {
+	return &FrameReader{Max: most, r: r, buf: make([]byte, size)}
+}
+
+// Next returns the next frame; payload is valid until the next call. After an error of the underlying
+// reader (a deadline, say) Next may be called again.
+func (f *FrameReader) Next() (t Type, payload []byte, err error) {
+	for {
+		rest := f.buf[f.pos:f.end]
+		t, p, n, err := NextFrame(rest)
+		if err != nil {
+			return 0, nil, err
+		}
+		if n > 0 {
+			f.pos += n
+			return t, p, nil
+		}
+		if f.pos > 0 {
+			f.end = copy(f.buf, rest)
+			f.pos = 0
+		}
+		if f.end == len(f.buf) {
+			if len(f.buf) >= f.Max {
+				return 0, nil, Refuse(CodeProtocol, "frame is longer than "+itoa(f.Max)+" bytes")
+			}
+			grown := make([]byte, min(4*len(f.buf), f.Max))
+			copy(grown, f.buf)
+			f.buf = grown
+		}
+		n, err = f.r.Read(f.buf[f.end:])
+		if err != nil {
+			return 0, nil, err
+		}
+		f.end += n
+	}
 }
 
 // Hello opens a connection.
@@ -91,7 +141,7 @@ func DecodeHello(p []byte) (Hello, error) {
 	copy(h.Token[:], d.take(TokenBytes))
 	h.Rows, h.Cols = d.u16(), d.u16()
 	if !d.bad && h.VersionMin > h.VersionMax {
-		return h, refuse(CodeProtocol, "hello: version range is empty")
+		return h, Refuse(CodeProtocol, "hello: version range is empty")
 	}
 	return h, d.err("hello")
 }
@@ -226,7 +276,7 @@ func DecodeGap(p []byte) (from, to uint64, reason uint8, err error) {
 	d := dec{p: p}
 	from, to, reason = d.u64(), d.u64(), d.u8()
 	if !d.bad && to < from {
-		return from, to, reason, refuse(CodeProtocol, "gap ends before it starts")
+		return from, to, reason, Refuse(CodeProtocol, "gap ends before it starts")
 	}
 	return from, to, reason, d.err("gap")
 }

@@ -199,3 +199,34 @@ func Processes() ([]int, error) {
 	}
 	return pids, nil
 }
+
+// Descendants lists the living processes below pid, parents first. A zombie is no longer a process,
+// but what it left may still hang below it.
+func Descendants(pid int) ([]Proc, error) {
+	boot, err := bootID()
+	if err != nil {
+		return nil, errors.New("read boot id: " + err.Error())
+	}
+	pids, err := Processes()
+	if err != nil {
+		return nil, err
+	}
+	children := map[int][]Proc{}
+	dead := map[int]bool{}
+	for _, p := range pids {
+		if st, err := ReadProc(p); err == nil {
+			dead[p] = st.State == 'Z' || st.State == 'X'
+			id := Identity{PID: p, StartTicks: st.StartTicks, BootID: boot}
+			children[st.PPID] = append(children[st.PPID], Proc{Identity: id, PPID: st.PPID, Comm: st.Comm})
+		}
+	}
+	var out []Proc
+	for queue := children[pid]; len(queue) > 0; {
+		p := queue[0]
+		queue = append(queue[1:len(queue):len(queue)], children[p.PID]...)
+		if !dead[p.PID] {
+			out = append(out, p)
+		}
+	}
+	return out, nil
+}

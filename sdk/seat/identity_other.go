@@ -19,6 +19,9 @@ func SignalExact(Identity, syscall.Signal) error { return ErrUnsupported }
 // FindByNonce is not supported here.
 func FindByNonce(string) ([]Proc, error) { return nil, ErrUnsupported }
 
+// Descendants is not supported here.
+func Descendants(int) ([]Proc, error) { return nil, ErrUnsupported }
+
 // ReadProc is not supported here.
 func ReadProc(int) (Stat, error) { return Stat{}, ErrUnsupported }
 

@@ -84,7 +84,7 @@ func TestFieldsAddedByANewerPeerAreIgnored(t *testing.T) {
 func TestACutPayloadIsAnErrorAndNeverAPanic(t *testing.T) {
 	for _, b := range [][]byte{
 		AppendHello(nil, Hello{VersionMin: 1, VersionMax: 1}), AppendStatus(nil, 1, sampleStatus), AppendWelcome(nil, 1, sampleStatus),
-		AppendExit(nil, sampleStatus, sampleExit), AppendGap(nil, 1, 2, 1), AppendInputAck(nil, 1, 1, 1), AppendError(nil, 1, refuse(CodeBusy, "x")),
+		AppendExit(nil, sampleStatus, sampleExit), AppendGap(nil, 1, 2, 1), AppendInputAck(nil, 1, 1, 1), AppendError(nil, 1, Refuse(CodeBusy, "x")),
 	} {
 		typ, p, _, _ := NextFrame(b)
 		for n := range p {
@@ -268,7 +268,7 @@ func TestRequestsWithoutOutputNeedNobodyToRead(t *testing.T) {
 		p.send(AppendStatus(nil, 0, sampleStatus)) // news in between
 		p.send(AppendStatus(nil, id, sampleStatus))
 		id = p.request(TypeSignal)
-		p.send(AppendError(nil, id, refuse(CodeStaleFence, "old")))
+		p.send(AppendError(nil, id, Refuse(CodeStaleFence, "old")))
 		p.request(TypeGet) // and the seat dies
 	})
 	ctx := context.Background()

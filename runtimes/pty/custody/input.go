@@ -43,13 +43,13 @@ func (s *server) typeIn(c *client, id uint32, p []byte) *seat.Error {
 	pty := s.pty
 	s.mu.Unlock()
 	if refusal == nil && in.gone {
-		refusal = &seat.Error{Code: seat.CodeNotRunning, Outcome: seat.OutcomeNotExecuted, Text: "the agent has ended"}
+		refusal = seat.Refuse(seat.CodeNotRunning, "the agent has ended")
 	}
 	if refusal != nil {
 		return refusal
 	}
 	if len(p) > seat.MaxInput {
-		return &seat.Error{Code: seat.CodeTooLarge, Outcome: seat.OutcomeNotExecuted, Text: "an INPUT frame holds 65536 bytes"}
+		return seat.Refuse(seat.CodeTooLarge, "an INPUT frame holds 65536 bytes")
 	}
 	if in.pending.Load()+int64(len(p)) > seat.MaxInput {
 		c.answer(seat.AppendInputAck(nil, id, seat.InputBusy, 0))
@@ -92,7 +92,7 @@ func (s *server) mayType(c *client) *seat.Error {
 		return err
 	}
 	if s.state != seat.StateRunning {
-		return &seat.Error{Code: seat.CodeNotRunning, Outcome: seat.OutcomeNotExecuted, Text: "the seat is " + s.state.String()}
+		return seat.Refuse(seat.CodeNotRunning, "the seat is "+s.state.String())
 	}
 	return nil
 }

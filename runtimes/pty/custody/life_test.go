@@ -62,8 +62,10 @@ func TestTheAgentGetsDefaultSignalsItsDirectoryAndOnlyItsEnvironment(t *testing.
 	h.commit()
 	v.awaitExit()
 	out := v.text()
-	for _, want := range []string{h.launch.Cwd, "/dev/pts/", "A=b", seat.NonceVar + "=" + h.launch.Nonce,
-		"SigBlk:\t0000000000000000", "SigIgn:\t0000000000000000"} {
+	for _, want := range []string{
+		h.launch.Cwd, "/dev/pts/", "A=b", seat.NonceVar + "=" + h.launch.Nonce,
+		"SigBlk:\t0000000000000000", "SigIgn:\t0000000000000000",
+	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
@@ -83,6 +85,10 @@ func TestACommitStartsOnceAndIsAnsweredTheSameAgain(t *testing.T) {
 	if first.State != seat.StateRunning || second.Agent != first.Agent || first.Agent.PID == 0 {
 		t.Errorf("first %+v second %+v", first, second)
 	}
+	h.eventually("the agent ran", func() error {
+		_, err := os.Stat(filepath.Join(h.launch.Cwd, "ran"))
+		return err
+	})
 	h.act(seat.ActionKill)
 	h.awaitExit()
 	h.eventually("exited", func() error {

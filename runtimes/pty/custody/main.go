@@ -158,7 +158,7 @@ func (s *server) writeRecord() error {
 	if err := fpBeforeRecord.Hit(); err != nil {
 		return err
 	}
-	text := seatJSON(s.id, s.launch, s.self, time.Now())
+	text := seat.SeatJSON(s.id, s.launch, s.self, time.Now())
 	if err := writeDurable(s.launch.Dir, "seat.json", text, func() error { return nil }); err != nil {
 		return errors.New("write seat.json: " + err.Error())
 	}

@@ -63,7 +63,7 @@ func (s *server) readTerminal() {
 		bits := uint32(s.modes.Modes())
 		s.mu.Lock()
 		s.modeBits = bits
-		late := s.late()
+		late := s.late(lagHigh)
 		if s.ring.next-spilled >= s.spill.batch {
 			spilled = s.ring.next
 			select {
@@ -149,10 +149,10 @@ func (s *server) publish(p []byte, inline []*client) []*client {
 	return inline
 }
 
-// late reports whether a viewer that is not stalled is so far behind that the reader should wait.
-func (s *server) late() bool {
+// late reports whether a viewer that is waited for is further behind than limit. mu is held.
+func (s *server) late(limit uint64) bool {
 	for _, c := range s.clients {
-		if c.behind() && !c.stalled && !c.resuming && c.lag() > lagHigh {
+		if c.behind() && !c.stalled && !c.resuming && c.lag() > limit {
 			return true
 		}
 	}
@@ -164,24 +164,27 @@ func (s *server) late() bool {
 func (s *server) wait(k *courtesy) {
 	start := time.Now()
 	limit := k.left(start)
-	s.mu.Lock()
-	s.waiting = true
-	s.mu.Unlock()
+	if limit == 0 {
+		return
+	}
 	k.timer.Reset(limit)
-	timeout := limit == 0
-	for !timeout && s.far() {
+	timeout := false
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = true
+	for !timeout && s.late(lagLow) {
+		s.mu.Unlock()
 		select {
 		case <-s.drained:
 		case <-k.timer.C:
 			timeout = true
 		}
+		s.mu.Lock()
 	}
+	s.waiting = false
 	k.timer.Stop()
 	k.spent += time.Since(start)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waiting = false
-	if !timeout || limit == 0 {
+	if !timeout {
 		return
 	}
 	k.stalls++
@@ -190,18 +193,6 @@ func (s *server) wait(k *courtesy) {
 			c.stalled = true
 		}
 	}
-}
-
-// far reports whether a viewer that is not stalled is still far behind.
-func (s *server) far() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.clients {
-		if c.behind() && !c.stalled && !c.resuming && c.lag() > lagLow {
-			return true
-		}
-	}
-	return false
 }
 
 // spillLoop writes output to disk before the ring gives it up.

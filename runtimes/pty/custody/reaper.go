@@ -4,7 +4,6 @@ package custody
 
 import (
 	"errors"
-	"os"
 	"strconv"
 	"sync"
 	"syscall"
@@ -145,7 +144,7 @@ func (r *reaper) signal(s *server, a seat.Action, foreground int) *seat.Error {
 		r.hurry = true
 		// One pass now; what is forked meanwhile is ended with the leftovers, when the agent was reaped.
 		for _, p := range s.descendants() {
-			_ = p.signal(unix.SIGKILL)
+			_ = seat.SignalExact(p.Identity, unix.SIGKILL)
 		}
 		return nil
 	}
@@ -156,7 +155,7 @@ func (r *reaper) signal(s *server, a seat.Action, foreground int) *seat.Error {
 	}[a]
 	if !r.alive {
 		if a == seat.ActionInterrupt {
-			return &seat.Error{Code: seat.CodeNotRunning, Outcome: seat.OutcomeNotExecuted, Text: "the agent has ended"}
+			return seat.Refuse(seat.CodeNotRunning, "the agent has ended")
 		}
 		return nil // its leftovers are being ended anyway
 	}
@@ -194,20 +193,20 @@ func (r *reaper) endTree(s *server, x *seat.ExitRecord) {
 			sig = unix.SIGKILL
 		}
 		for _, p := range s.descendants() {
-			l := seen[p.pid]
-			if l == nil || l.ticks != p.ticks {
-				l = &leftover{process: p}
-				seen[p.pid] = l
+			l := seen[p.PID]
+			if l == nil || l.Identity != p.Identity {
+				l = &leftover{Proc: p}
+				seen[p.PID] = l
 				order = append(order, l)
 			} else if sig == unix.SIGTERM {
 				continue // once is polite
 			}
 			if sig == unix.SIGTERM {
-				_ = p.signal(unix.SIGHUP)
+				_ = seat.SignalExact(p.Identity, unix.SIGHUP)
 			}
-			_ = p.signal(sig)
+			_ = seat.SignalExact(p.Identity, sig)
 			if sig == unix.SIGTERM {
-				_ = p.signal(unix.SIGCONT)
+				_ = seat.SignalExact(p.Identity, unix.SIGCONT)
 			}
 			l.last = sig
 		}
@@ -228,15 +227,15 @@ func (r *reaper) endTree(s *server, x *seat.ExitRecord) {
 	defer r.mu.Unlock()
 	for pid := range r.reaped { // ended before we looked: the kernel hangs the foreground group up itself
 		if seen[pid] == nil {
-			order = append(order, &leftover{process: process{pid: pid}})
+			order = append(order, &leftover{Proc: seat.Proc{Identity: seat.Identity{PID: pid}}})
 		}
 	}
 	for i, l := range order {
-		k := seat.Killed{PID: l.pid, Command: l.comm}
+		k := seat.Killed{PID: l.PID, Command: l.Comm}
 		if l.last != 0 {
 			k.Signal = signalName(l.last)
 		}
-		if ws, ok := r.reaped[l.pid]; ok && ws.Signaled() { // else its own parent reaped it
+		if ws, ok := r.reaped[l.PID]; ok && ws.Signaled() { // else its own parent reaped it
 			k.Signal = signalName(ws.Signal())
 		}
 		s.log.say("reaped leftover pid " + strconv.Itoa(k.PID) + " " + k.Command + " " + k.Signal)
@@ -250,58 +249,17 @@ func (r *reaper) endTree(s *server, x *seat.ExitRecord) {
 	r.reaped, r.collect = nil, false
 }
 
-// process is one living descendant of this one.
-type process struct {
-	pid   int
-	ticks uint64
-	comm  string
-}
-
+// leftover is a process that outlived the agent, and the last signal it was sent.
 type leftover struct {
-	process
+	seat.Proc
 	last unix.Signal
 }
 
-// signal goes through a pidfd that is proven to be this process.
-func (p process) signal(sig unix.Signal) error {
-	fd, err := unix.PidfdOpen(p.pid, 0)
-	if errors.Is(err, unix.ENOSYS) { // before Linux 5.3
-		return unix.Kill(p.pid, sig)
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { _ = unix.Close(fd) }()
-	if st, err := seat.ReadProc(p.pid); err != nil || st.StartTicks != p.ticks {
-		return seat.ErrProcessGone
-	}
-	return unix.PidfdSendSignal(fd, sig, nil, 0)
-}
-
-// descendants walks /proc. Zombies are no longer processes to end, but their children are.
-func (s *server) descendants() []process {
-	pids, err := seat.Processes()
+// descendants lists every living process below this one.
+func (s *server) descendants() []seat.Proc {
+	all, err := seat.Descendants(s.self.PID)
 	if err != nil {
 		s.log.say("walk /proc: " + err.Error())
-		return nil
 	}
-	children := map[int][]int{}
-	stats := make(map[int]seat.Stat, len(pids))
-	for _, pid := range pids {
-		if st, err := seat.ReadProc(pid); err == nil {
-			stats[pid] = st
-			children[st.PPID] = append(children[st.PPID], pid)
-		}
-	}
-	var out []process
-	queue := []int{os.Getpid()}
-	for len(queue) > 0 {
-		pid := queue[0]
-		queue = append(queue[1:], children[pid]...)
-		st := stats[pid]
-		if pid != os.Getpid() && st.State != 'Z' && st.State != 'X' {
-			out = append(out, process{pid: pid, ticks: st.StartTicks, comm: st.Comm})
-		}
-	}
-	return out
+	return all
 }

@@ -17,11 +17,11 @@ import (
 const maxRequest = 4 + 1 + 4 + seat.MaxInput
 
 func forbidden(text string) *seat.Error {
-	return &seat.Error{Code: seat.CodeForbidden, Outcome: seat.OutcomeNotExecuted, Text: text}
+	return seat.Refuse(seat.CodeForbidden, text)
 }
 
 func protocol(text string) *seat.Error {
-	return &seat.Error{Code: seat.CodeProtocol, Outcome: seat.OutcomeNotExecuted, Text: text}
+	return seat.Refuse(seat.CodeProtocol, text)
 }
 
 // accept takes connections until the process ends.
@@ -56,73 +56,31 @@ func (s *server) accept() {
 				<-slots
 			}()
 		default:
-			refuse(fd, &seat.Error{Code: seat.CodeLimit, Outcome: seat.OutcomeNotExecuted, Text: "64 connections are open"})
+			sendRefusal(fd, seat.Refuse(seat.CodeLimit, "64 connections are open"))
 			_ = unix.Close(fd)
 		}
 	}
 }
 
-func refuse(fd int, e *seat.Error) { sendNow(fd, seat.AppendError(nil, 0, e)) }
-
-// frames reads frames of at most max bytes from a connection.
-type frames struct {
-	f   *os.File
-	buf []byte
-	end int
-	max int
-	pos int
-}
-
-func (r *frames) next() (seat.Type, []byte, error) {
-	for {
-		p := r.buf[r.pos:r.end]
-		t, payload, n, err := seat.NextFrame(p)
-		if err != nil {
-			return 0, nil, err
-		}
-		if n > 0 {
-			r.pos += n
-			return t, payload, nil
-		}
-		if r.pos > 0 {
-			r.end = copy(r.buf, p)
-			r.pos = 0
-		}
-		if r.end == len(r.buf) {
-			if len(r.buf) >= r.max {
-				return 0, nil, protocol("frame is longer than any request")
-			}
-			grown := make([]byte, min(8*len(r.buf), r.max))
-			copy(grown, r.buf)
-			r.buf = grown
-		} else if r.end == 0 && len(r.buf) > 8<<10 {
-			r.buf = make([]byte, 512) // a large request is over; do not hold on to its buffer
-		}
-		m, err := r.f.Read(r.buf[r.end:])
-		if err != nil {
-			return 0, nil, err
-		}
-		r.end += m
-	}
-}
+func sendRefusal(fd int, e *seat.Error) { sendNow(fd, seat.AppendError(nil, 0, e)) }
 
 // serve handles one connection to its end.
 func (s *server) serve(fd int) {
 	f := os.NewFile(uintptr(fd), "connection")
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil || int(cred.Uid) != os.Geteuid() {
-		refuse(fd, &seat.Error{Code: seat.CodeUID, Outcome: seat.OutcomeNotExecuted, Text: "the seat belongs to user " + strconv.Itoa(os.Geteuid())})
+		sendRefusal(fd, seat.Refuse(seat.CodeUID, "the seat belongs to user "+strconv.Itoa(os.Geteuid())))
 		_ = f.Close()
 		return
 	}
 	_ = f.SetReadDeadline(time.Now().Add(helloTimeout))
-	in := frames{f: f, buf: make([]byte, 128), max: 512}
-	t, p, err := in.next()
+	in := seat.NewFrameReader(f, 128, 512)
+	t, p, err := in.Next()
 	var c *client
 	if err == nil {
 		var e *seat.Error
 		if c, e = s.hello(f, fd, t, p); e != nil {
-			refuse(fd, e)
+			sendRefusal(fd, e)
 		}
 	}
 	if c == nil {
@@ -130,9 +88,9 @@ func (s *server) serve(fd int) {
 		return
 	}
 	_ = f.SetReadDeadline(time.Time{})
-	in.max = maxRequest
+	in.Max = maxRequest
 	for {
-		t, p, err := in.next()
+		t, p, err := in.Next()
 		if err == nil {
 			err = s.request(c, t, p)
 		}
@@ -175,7 +133,7 @@ func (s *server) hello(f *os.File, fd int, t seat.Type, p []byte) (*client, *sea
 		return nil, protocol(err.Error())
 	}
 	if !sameToken(h.Token[:], s.launch.Token) {
-		return nil, &seat.Error{Code: seat.CodeToken, Outcome: seat.OutcomeNotExecuted}
+		return nil, seat.Refuse(seat.CodeToken, "")
 	}
 	if h.VersionMin > seat.VersionMax || h.VersionMax < seat.VersionMin {
 		return nil, &seat.Error{
@@ -196,7 +154,7 @@ func (s *server) hello(f *os.File, fd int, t seat.Type, p []byte) (*client, *sea
 	}
 	if lease && s.writer != nil {
 		if !h.Role.Has(seat.RoleTakeover) {
-			return nil, &seat.Error{Code: seat.CodeBusy, Outcome: seat.OutcomeNotExecuted, Text: "another terminal has the keyboard"}
+			return nil, seat.Refuse(seat.CodeBusy, "another terminal has the keyboard")
 		}
 		s.writer.role &^= seat.RoleInput // told by the news below
 	}
@@ -324,12 +282,12 @@ func (s *server) act(c *client, t seat.Type, id uint32, body []byte) *seat.Error
 	}
 	// ACK_EXIT
 	if err := fpBeforeAck.Hit(); err != nil {
-		return &seat.Error{Code: seat.CodeInternal, Outcome: seat.OutcomeNotExecuted, Text: err.Error()}
+		return seat.Refuse(seat.CodeInternal, err.Error())
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, do, code := step(s.state, evAckExit); do == doRefuse {
-		return &seat.Error{Code: code, Outcome: seat.OutcomeNotExecuted, Text: "the seat is " + s.state.String()}
+		return seat.Refuse(code, "the seat is "+s.state.String())
 	}
 	return nil
 }
@@ -339,7 +297,7 @@ func (s *server) interrupt() *seat.Error {
 	running, pty := s.state == seat.StateRunning, s.pty
 	s.mu.Unlock()
 	if !running {
-		return &seat.Error{Code: seat.CodeNotRunning, Outcome: seat.OutcomeNotExecuted, Text: "there is no agent to interrupt"}
+		return seat.Refuse(seat.CodeNotRunning, "there is no agent to interrupt")
 	}
 	return s.reaper.signal(s, seat.ActionInterrupt, pty.foreground())
 }

@@ -145,7 +145,7 @@ func (s *server) commit() *seat.Error {
 		return nil
 	}
 	if err := fpBeforeExec.Hit(); err != nil {
-		return &seat.Error{Code: seat.CodeInternal, Outcome: seat.OutcomeNotExecuted, Text: err.Error()}
+		return seat.Refuse(seat.CodeInternal, err.Error())
 	}
 	err := s.start()
 	if err != nil {
@@ -159,7 +159,7 @@ func (s *server) commit() *seat.Error {
 			s.pty = fresh
 		}
 		s.mu.Unlock()
-		return &seat.Error{Code: seat.CodeExec, Outcome: seat.OutcomeNotExecuted, Text: err.Error()}
+		return seat.Refuse(seat.CodeExec, err.Error())
 	}
 	s.mu.Lock()
 	s.state, _, _ = step(s.state, evExecuted)
@@ -249,7 +249,7 @@ func (s *server) settle(next seat.State, x seat.ExitRecord) {
 // record makes exit.json durable. A full disk is waited for: an exit that is told and then lost is
 // worse than one that is told late. A directory that was removed has nobody left to read it.
 func (s *server) record(x seat.ExitRecord) {
-	text := exitJSON(s.id, s.launch.Nonce, &x)
+	text := seat.ExitJSON(s.id, s.launch.Nonce, &x)
 	for {
 		err := writeDurable(s.launch.Dir, "exit.json", text, fpBeforeFsync.Hit)
 		if err == nil {

@@ -184,7 +184,7 @@ func TestJSONOfTheSeatIsReadByItsReader(t *testing.T) {
 		Code: 137, CodeKnown: true, Signal: "SIGKILL", AtUnixNs: 1e18, Asked: true, Evidence: seat.EvidenceReaped,
 		Detail: nasty, Last: nasty, Reaped: []seat.Killed{{PID: 7, Command: nasty, Signal: "SIGTERM"}, {PID: 8}},
 	}
-	text := exitJSON(id, nasty, &x)
+	text := seat.ExitJSON(id, nasty, &x)
 	if !json.Valid(text) {
 		t.Fatalf("not JSON: %s", text)
 	}

@@ -143,8 +143,14 @@ func TestFindNamesWhatItCouldNotRead(t *testing.T) {
 		ref  string
 		want []string
 	}{
-		{"bob", []string{id}}, {"eve", []string{other}}, {"u2", []string{other}}, {id[:8], []string{id}}, {id[:7], nil},
-		{bad, []string{bad}}, {"", nil}, {"nobody", nil},
+		{"bob", []string{id}},
+		{"eve", []string{other}},
+		{"u2", []string{other}},
+		{id[:8], []string{id}},
+		{id[:7], nil},
+		{bad, []string{bad}},
+		{"", nil},
+		{"nobody", nil},
 	} {
 		found, unreadable, err := Find(root, c.ref)
 		if err != nil {
