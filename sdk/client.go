@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cotal-ai/cotal-host/sdk/internal/pb"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // Client is the host's side of one plugin connection. Authors of plugins do not need it.
@@ -80,9 +82,51 @@ func unary[Req proto.Message, Resp any](ctx context.Context, method string, dead
 	}
 	resp, err := call(ctx, req, grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes))
 	if err != nil {
+		if field := notText(req.ProtoReflect()); field != "" {
+			return none, Errorf(ErrInvalid, "%s: %s is not UTF-8 text", method, field) // never sent
+		}
 		return none, fromStatus(ctx, method, err)
 	}
 	return resp, nil
+}
+
+// notText names a field of m that cannot be sent because it is no UTF-8, or "". The encoder refuses
+// such a message without saying where.
+func notText(m protoreflect.Message) (field string) {
+	bad := func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch fd.Kind() {
+		case protoreflect.StringKind:
+			if !utf8.ValidString(v.String()) {
+				field = fd.JSONName()
+			}
+		case protoreflect.MessageKind:
+			if inner := notText(v.Message()); inner != "" {
+				field = fd.JSONName() + "." + inner
+			}
+		}
+		return field != ""
+	}
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case fd.IsMap():
+			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+				return !bad(fd.MapKey(), k.Value()) && !bad(fd.MapValue(), v)
+			})
+			if field != "" {
+				field = fd.JSONName() + "." + field
+			}
+		case fd.IsList():
+			for i := range v.List().Len() {
+				if bad(fd, v.List().Get(i)) {
+					break
+				}
+			}
+		default:
+			bad(fd, v)
+		}
+		return field == ""
+	})
+	return field
 }
 
 type connectorClient struct{ rpc pb.ConnectorServiceClient }

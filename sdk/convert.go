@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk/internal/pb"
@@ -27,6 +28,18 @@ func u32(v int) uint32 {
 
 func i32(v int) int32 {
 	return int32(max(math.MinInt32, min(math.MaxInt32, v)))
+}
+
+// text is for what programs and file names say of themselves: a message with bytes that are no UTF-8
+// cannot be sent, and a command name must not cost the report it stands in.
+func text(s string) string { return strings.ToValidUTF8(s, "?") }
+
+func texts(list []string) []string {
+	var out []string
+	for _, s := range list {
+		out = append(out, text(s))
+	}
+	return out
 }
 
 func u16(v uint32) uint16 { return uint16(min(v, math.MaxUint16)) }
@@ -256,7 +269,7 @@ func statusToPB(s SeatStatus) *pb.SeatStatus {
 	return &pb.SeatStatus{
 		SeatId: s.SeatID, State: seatStates[s.State], Handle: handleToPB(s.Handle), Owner: ownerToPB(s.Owner),
 		Identity: identityToPB(s.Identity), Agent: identityToPB(s.Agent), First: s.First, Next: s.Next,
-		Rows: uint32(s.Rows), Cols: uint32(s.Cols), Attached: u32(s.Attached), Exit: exitToPB(s.Exit), Reason: s.Reason,
+		Rows: uint32(s.Rows), Cols: uint32(s.Cols), Attached: u32(s.Attached), Exit: exitToPB(s.Exit), Reason: text(s.Reason),
 	}
 }
 
@@ -285,7 +298,7 @@ func exitToPB(e *Exit) *pb.Exit {
 	}
 	out := &pb.Exit{
 		Signal: e.Signal, At: timeToPB(e.At), Asked: e.Asked, Evidence: string(e.Evidence),
-		Detail: e.Detail, Reaped: killedToPB(e.Reaped), Last: e.Last,
+		Detail: text(e.Detail), Reaped: killedToPB(e.Reaped), Last: text(e.Last),
 	}
 	if e.Code != nil {
 		code := i32(*e.Code)
@@ -311,7 +324,7 @@ func exitFromPB(p *pb.Exit) *Exit {
 
 func killedToPB(list []Killed) (out []*pb.Killed) {
 	for _, k := range list {
-		out = append(out, &pb.Killed{Pid: i32(k.PID), Command: k.Command, Signal: k.Signal})
+		out = append(out, &pb.Killed{Pid: i32(k.PID), Command: text(k.Command), Signal: k.Signal})
 	}
 	return out
 }
@@ -332,7 +345,7 @@ var reapOutcomes = map[ReapOutcome]pb.ReapOutcome{
 func reportToPB(r ReapReport) *pb.ReapReport {
 	return &pb.ReapReport{
 		Outcome: reapOutcomes[r.Outcome], Exit: exitToPB(r.Exit), Killed: killedToPB(r.Killed),
-		Removed: r.Removed, Evidence: r.Evidence,
+		Removed: texts(r.Removed), Evidence: texts(r.Evidence),
 	}
 }
 
@@ -372,7 +385,7 @@ func stopModeFromPB(m pb.StopMode) StopMode {
 func listingToPB(l SeatListing) *pb.SeatListing {
 	return &pb.SeatListing{
 		SeatId: l.SeatID, Owner: ownerToPB(l.Owner), Ours: l.Ours, Nonce: l.Nonce, Fence: l.Fence,
-		FormJson: l.Form, Created: timeToPB(l.Created), Problem: l.Problem,
+		FormJson: l.Form, Created: timeToPB(l.Created), Problem: text(l.Problem),
 	}
 }
 

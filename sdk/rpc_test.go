@@ -7,9 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -38,6 +35,7 @@ func (f *fake) BuildLaunch(ctx context.Context, r LaunchRequest) (LaunchSpec, er
 func (f *fake) ListModels(ctx context.Context, q ModelQuery) (ModelCatalog, error) {
 	return f.models(ctx, q)
 }
+
 func (f *fake) Reap(ctx context.Context, r LeftoverRequest) (ReapReport, error) {
 	return f.reap(ctx, r)
 }
@@ -396,6 +394,32 @@ func TestAnswersThatProveNothingAreNotTaken(t *testing.T) {
 	}
 }
 
+func TestBytesThatAreNoTextDoNotCostAReport(t *testing.T) {
+	bad := "a\xffb"
+	c, _, _ := connect(t, &fakeRuntime{
+		reap: func(context.Context, StopRequest) (ReapReport, error) {
+			return ReapReport{
+				Outcome: ReapStopped, Killed: []Killed{{Command: bad}}, Removed: []string{bad}, Evidence: []string{bad},
+				Exit: &Exit{Detail: bad, Last: bad},
+			}, nil
+		},
+		spawn: func(context.Context, SpawnRequest) (Handle, error) { return Handle{}, nil },
+	})
+	r, err := c.Runtime().Reap(context.Background(), StopRequest{})
+	if err != nil || r.Killed[0].Command != "a?b" || r.Exit.Last != "a?b" || r.Removed[0] != "a?b" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for field, req := range map[string]SpawnRequest{
+		"cwd": {Cwd: bad}, "launch.env": {Launch: LaunchSpec{Env: []string{"A=b", bad}}},
+		"launch.probe.path": {Launch: LaunchSpec{Probe: &Probe{Path: bad}}},
+	} {
+		_, err := c.Runtime().Spawn(context.Background(), req)
+		if !errors.Is(err, ErrInvalid) || OutcomeOf(err) != OutcomeNotExecuted || !strings.Contains(err.Error(), field+" is not UTF-8") {
+			t.Errorf("%s that is no text: %v", field, err)
+		}
+	}
+}
+
 func TestCallsGetADeadline(t *testing.T) {
 	var left time.Duration
 	c, g, _ := connect(t, &fake{build: func(ctx context.Context, _ LaunchRequest) (LaunchSpec, error) {
@@ -509,74 +533,5 @@ func TestConfigurationIsTakenOnceAndOnlyByWhoWantsIt(t *testing.T) {
 	}
 	if err := c.Configure(ctx, PluginConfig{}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a second time: %v", err)
-	}
-}
-
-func TestInfoIsCompletedAndChecked(t *testing.T) {
-	type plain struct{ Runtime }
-	base := Info{Name: "x", Version: "1", Kind: KindRuntime}
-	for _, c := range []struct {
-		name string
-		info Info
-		impl any
-		want string // of the error; empty: none
-		caps []Capability
-	}{
-		{"abilities follow from the interfaces", base, &fakeRuntime{}, "", []Capability{CapWatch, CapList}},
-		{"none are invented", base, plain{}, "", nil},
-		{"a declared one that is missing is a bug", Info{Name: "x", Version: "1", Kind: KindRuntime, Capabilities: []Capability{CapWatch}}, plain{}, "Watcher", nil},
-		{"a bad name is a bug", Info{Name: "X", Version: "1"}, plain{}, "Info.Name", nil},
-		{"no version is a bug", Info{Name: "x"}, plain{}, "Info.Version", nil},
-		{"a readiness nobody knows is a bug", Info{Name: "x", Version: "1", Kind: KindConnector}, &fake{}, "ReadyBy", nil},
-	} {
-		got, err := complete(c.info, c.impl)
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v", c.name, err)
-		} else if err == nil && fmt.Sprint(got.Capabilities) != fmt.Sprint(c.caps) {
-			t.Errorf("%s: %v", c.name, got.Capabilities)
-		}
-	}
-}
-
-// TestHelloWorld builds the smallest connector as its author would and runs it by hand.
-func TestHelloWorld(t *testing.T) {
-	src, err := os.ReadFile("testdata/hello/main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := bytes.Count(src, []byte("\n")); n >= 40 {
-		t.Errorf("a hello-world connector has %d lines", n)
-	}
-	bin := filepath.Join(t.TempDir(), "cotal-connector-hello")
-	if out, err := exec.Command("go", "build", "-o", bin, "./testdata/hello").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	run := func(args ...string) (string, string, int) {
-		cmd := exec.Command(bin, args...)
-		cmd.Env = []string{}
-		var stdout, stderr bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		var exit *exec.ExitError
-		if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
-			t.Fatal(err)
-		}
-		return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
-	}
-	stdout, stderr, code := run()
-	if code != 1 || stdout != "" {
-		t.Errorf("by hand: status %d, stdout %q", code, stdout)
-	}
-	for _, want := range []string{"cotal-connector-hello is a plugin of cotal-host", `connector "hello"`, "cotal-host serve", "plugins.toml", DescribeFlag} {
-		if !strings.Contains(stderr, want) {
-			t.Errorf("%q does not contain %q", stderr, want)
-		}
-	}
-	stdout, stderr, code = run(DescribeFlag)
-	var info Info
-	if err := json.Unmarshal([]byte(stdout), &info); err != nil || code != 0 || stderr != "" {
-		t.Fatalf("describe: status %d, %v, stderr %q, stdout %q", code, err, stderr, stdout)
-	}
-	if info.Name != "hello" || info.Kind != KindConnector || info.Connector.ReadyBy != ReadyByProcess || info.SDKVersion != Version {
-		t.Errorf("described as %+v", info)
 	}
 }

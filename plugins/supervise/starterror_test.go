@@ -1,0 +1,155 @@
+package supervise
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cotal-ai/cotal-host/plugins/manifest"
+)
+
+func TestFieldA3_FailedStartIsFollowedByANewProcess(t *testing.T) {
+	f := newFixture(t)
+	f.env["FAKE_MODE"] = "die-once"
+	s := f.start(f.entry())
+	_, err := s.Ready(f.ctx())
+	var se *StartError
+	if !errors.As(err, &se) || se.Reason != ReasonExited || se.Status != "exit status 4" {
+		t.Fatalf("first start: %v", err)
+	}
+	live := f.ready(s)
+	if starts := f.records("starts"); len(starts) != 1 || atoi(t, starts[0]) != live.PID {
+		t.Errorf("pid %d, recorded %v", live.PID, starts)
+	}
+}
+
+func TestFieldA4_OutputBeforeTheHandshakeIsShown(t *testing.T) {
+	f := newFixture(t)
+	f.env["FAKE_MODE"] = "hello-first"
+	e := f.startError(f.entry())
+	if e.Reason != ReasonPrinted {
+		t.Fatalf("reason %s: %v", e.Reason, e)
+	}
+	text := e.Error()
+	for _, want := range []string{"plugin fake", f.bundle + "/fakeplugin", "hello?[31m there", "standard error"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q does not contain %q", text, want)
+		}
+	}
+	if strings.ContainsAny(text, "\x1b\n") {
+		t.Errorf("control characters in %q", text)
+	}
+}
+
+func TestFieldA11_StartFailuresAreToldApart(t *testing.T) {
+	cases := []struct {
+		name   string
+		entry  func(*fixture) manifest.Entry
+		reason Reason
+		text   []string
+	}{
+		{"a file that is missing", func(f *fixture) manifest.Entry {
+			e := f.entry()
+			e.Command = "missing"
+			return e
+		}, ReasonNotFound, []string{"no such file", "/missing"}},
+		{"a file without execute permission", func(f *fixture) manifest.Entry {
+			return f.file("plain", "#!/bin/sh\n", 0o644)
+		}, ReasonNotExecutable, []string{"chmod +x"}},
+		{"a directory", func(f *fixture) manifest.Entry {
+			e := f.entry()
+			e.Command = "dir"
+			if err := os.Mkdir(filepath.Join(f.bundle, "dir"), 0o755); err != nil {
+				f.t.Fatal(err)
+			}
+			return e
+		}, ReasonNotExecutable, []string{"regular file"}},
+		{"text that nothing executes", func(f *fixture) manifest.Entry {
+			return f.file("garbage", "garbage\n", 0o755)
+		}, ReasonFormat, []string{"architecture"}},
+		{"a script without its interpreter", func(f *fixture) manifest.Entry {
+			return f.file("script", "#!/no/such/interpreter\n", 0o755)
+		}, ReasonFormat, []string{"interpreter"}},
+		{"one that exits with words", func(f *fixture) manifest.Entry {
+			return f.file("boom", "#!/bin/sh\necho boom >&2\nexit 3\n", 0o755)
+		}, ReasonExited, []string{"exit status 3", "boom"}},
+		{"one that is killed", func(f *fixture) manifest.Entry {
+			return f.file("killed", "#!/bin/sh\nkill -9 $$\n", 0o755)
+		}, ReasonExited, []string{"signal: killed"}},
+		{"another file than the manifest means", func(f *fixture) manifest.Entry {
+			e := f.file("other", "#!/bin/sh\nexit 0\n", 0o755)
+			e.SHA256 = strings.Repeat("0", 64)
+			return e
+		}, ReasonDigest, []string{"expected sha256 " + strings.Repeat("0", 64), "actual ", "/other", "plugin fake"}},
+		{"another version than the manifest says", func(f *fixture) manifest.Entry {
+			f.env["FAKE_MODE"] = "newer"
+			return f.entry()
+		}, ReasonIdentity, []string{`version "0.1.0"`, `"9.9.9"`}},
+		{"another kind than the manifest says", func(f *fixture) manifest.Entry {
+			f.env["FAKE_KIND"] = "runtime"
+			return f.entry()
+		}, ReasonIdentity, []string{`kind "connector"`, `"runtime"`}},
+		{"a configuration it refuses", func(f *fixture) manifest.Entry {
+			e := f.entry()
+			e.Config = map[string]any{"bad": 1}
+			return e
+		}, ReasonConfigure, []string{"bad: no such setting", "[plugin.config]"}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t)
+			e := f.startError(c.entry(f))
+			if e.Reason != c.reason {
+				t.Errorf("reason %s, want %s", e.Reason, c.reason)
+			}
+			for _, want := range c.text {
+				if !strings.Contains(e.Error(), want) {
+					t.Errorf("%q does not contain %q", e, want)
+				}
+			}
+		})
+	}
+}
+
+func TestFieldA11_AStartThatHangsIsTimedOutAndKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for the start timeout")
+	}
+	f := newFixture(t)
+	f.env["FAKE_MODE"] = "slow-once"
+	s := f.start(f.entry())
+	_, err := s.Ready(f.ctx())
+	var se *StartError
+	if !errors.As(err, &se) || se.Reason != ReasonTimeout {
+		t.Fatalf("got %v", err)
+	}
+	slow := atoi(t, f.records("pids")[0])
+	if !gone(slow) {
+		t.Error("the process that hung is still there")
+	}
+	if live := f.ready(s); live.PID == slow {
+		t.Error("the second start is the first process")
+	}
+}
+
+func TestFieldA14_VersionSkewNamesTheOldSide(t *testing.T) {
+	for _, c := range []struct{ name, mode, want string }{
+		{"an old plugin is to be upgraded", "protocol-0", "upgrade the plugin"},
+		{"an old host is to be upgraded", "protocol-99", "upgrade cotal-host"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t)
+			other := f.ready(f.start(f.entry()))
+			f.env["FAKE_MODE"] = c.mode
+			e := f.startError(f.entry())
+			if e.Reason != ReasonProtocol || !strings.HasSuffix(e.Error(), c.want) || !strings.Contains(e.Error(), "plugin fake") {
+				t.Errorf("%s: %v", e.Reason, e)
+			}
+			if _, err := do(other, f.ctx(), nil); err != nil {
+				t.Errorf("the other plugin: %v", err)
+			}
+		})
+	}
+}
