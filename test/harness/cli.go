@@ -126,6 +126,14 @@ func (w *World) Seat(name string) (wire.AgentRow, bool) {
 	return wire.AgentRow{}, false
 }
 
+// Inspect returns the row of one seat, freshly verified by the host.
+func (w *World) Inspect(name string) wire.AgentRow {
+	w.t.Helper()
+	var row wire.AgentRow
+	w.CLI("inspect", name, "--json").OK().JSON(&row)
+	return row
+}
+
 // AwaitStatus waits until ps lists a seat with a status.
 func (w *World) AwaitStatus(name, status string) wire.AgentRow {
 	w.t.Helper()

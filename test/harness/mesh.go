@@ -30,14 +30,14 @@ type Launched struct {
 	Acceptance wire.Acceptance
 	Result     wire.SpawnResult
 	Accepted   time.Duration // the acceptance arrived
-	Running    time.Duration // the event arrived that says the process runs
+	Running    time.Duration // the first event arrived that says the process runs
 	Settled    time.Duration // the event arrived that says the goal has its terminal
 }
 
 // FakeArgs are the arguments of spawn for the scripted agent through the command connector.
 func (w *World) FakeArgs(name, script string) wire.SpawnArgs {
 	return wire.SpawnArgs{
-		Agent: "command", Identity: name,
+		Name: name, Agent: "command", Identity: name,
 		LaunchOptions: map[string]any{"argv": w.FakeAgent(script)},
 	}
 }
@@ -75,11 +75,12 @@ func Launch(ctx context.Context, c *mesh.Client, args wire.SpawnArgs) (Launched,
 	for l.Settled == 0 {
 		select {
 		case e := <-events:
-			switch e.Phase {
-			case wire.PhaseLaunched:
-				l.Running = e.at.Sub(begun)
-			case wire.PhaseTerminal:
-				l.Settled = e.at.Sub(begun)
+			at := e.at.Sub(begun)
+			if e.Phase == wire.PhaseTerminal {
+				l.Settled = at
+			}
+			if l.Running == 0 && (e.Phase == wire.PhaseLaunched || e.State == wire.GoalSucceeded) {
+				l.Running = at
 			}
 		case <-ctx.Done():
 			return l, ctx.Err()
@@ -88,9 +89,12 @@ func Launch(ctx context.Context, c *mesh.Client, args wire.SpawnArgs) (Launched,
 		}
 	}
 	var reply wire.GoalResultReply
-	_, err = c.Call(ctx, mesh.Call{
-		Endpoint: wire.EndpointManager, Command: wire.CmdGoalResult, Args: wire.GoalResultArgs{GoalID: id},
-	}, &reply)
+	_, _ = Poll(5*time.Second, func() (bool, string) { // the event may be ahead of the answer
+		_, err = c.Call(ctx, mesh.Call{
+			Endpoint: wire.EndpointManager, Command: wire.CmdGoalResult, Args: wire.GoalResultArgs{GoalID: id},
+		}, &reply)
+		return err != nil || reply.Result != nil, ""
+	})
 	switch {
 	case err != nil:
 		return l, err
