@@ -132,6 +132,7 @@ func (h *Host) Run(ctx context.Context) error {
 	case <-h.stop.done:
 	}
 	_, err := h.shutdown(false, sig.hasten)
+	h.drainService() // whoever asked for the stop gets its answer
 	return err
 }
 

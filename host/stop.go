@@ -92,7 +92,6 @@ func (h *Host) shutdown(withAgents bool, hasten <-chan struct{}) (wire.ShutdownR
 	h.printStop(s.reply)
 	close(s.settled)
 	s.once.Do(func() { close(s.done) })
-	h.drainService()
 	return s.reply, s.err
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,6 +78,7 @@ type actor struct {
 	watching     bool
 	killed       []sdk.Killed
 	evidence     []string
+	removed      []string
 	outcome      sdk.ReapOutcome
 	waiters      []chan stopResult
 }
@@ -362,13 +364,12 @@ func (a *actor) onExit(st sdk.SeatStatus) {
 	}
 	_ = fpExitSeen.Hit()
 	exit := exitOf(st)
-	end := a.exitTerminal(exit)
 	err := a.transition(EvExited, func(r *journal.SeatRow) {
 		r.Exit, r.Ended, r.Reason = &exit, exit.At, ""
 		if r.Cause == "" {
 			r.Cause = causeProcessExit
 		}
-	}, end)
+	}, nil)
 	if err != nil {
 		// The exit record is still in the seat's directory: nothing is lost, try again.
 		a.log.Error("record exit", "err", err)
@@ -380,9 +381,11 @@ func (a *actor) onExit(st sdk.SeatStatus) {
 	a.free()
 }
 
-// exitTerminal is the terminal of a spawn that had none when its seat ended.
-func (a *actor) exitTerminal(exit sdk.Exit) *settle {
+// exitTerminal is the terminal of a spawn that had none when its seat ended. It is written when
+// nothing is left of the seat, so that whoever reads it can use the name at once.
+func (a *actor) exitTerminal() *settle {
 	row := a.snapshot().Row
+	exit := *row.Exit
 	if row.Cause != "" && row.Cause != causeProcessExit {
 		return &settle{state: wire.GoalCancelled, data: map[string]string{"cancelledBy": row.Cause}}
 	}
@@ -421,13 +424,16 @@ func (a *actor) goReap(attempt int) {
 		a.post(func() {
 			if err == nil {
 				a.merge(report)
-				err = a.transition(EvReaped, func(r *journal.SeatRow) { r.Reaped, r.Reason = true, "" }, nil)
+				err = a.transition(EvReaped, func(r *journal.SeatRow) { r.Reaped, r.Reason = true, "" }, a.exitTerminal())
 			}
 			if err == nil {
 				return
 			}
 			a.log.Warn("remove what is left of the seat; its name stays held", "err", err, "attempt", attempt)
 			a.note("cleanup failed, will be retried: " + err.Error())
+			if attempt == 0 { // the end itself is proved: nobody has to wait for it any longer
+				a.try(a.transition(EvExited, nil, a.exitTerminal()))
+			}
 			a.answerWaiters(err)
 			a.after(attempt, func() { a.goReap(attempt + 1) })
 		})
@@ -476,7 +482,10 @@ func (a *actor) reapConnector(ctx context.Context, row journal.SeatRow) {
 			Cwd: row.Cwd, Dir: launchDir(a.set.dir(row.SeatID)),
 		})
 		if err == nil {
-			a.post(func() { a.merge(sdk.ReapReport{Removed: report.Removed, Evidence: report.Evidence}) })
+			a.post(func() {
+				a.removed = append(a.removed, report.Removed...)
+				a.evidence = append(a.evidence, report.Evidence...)
+			})
 		}
 	}
 	if err != nil {
@@ -484,21 +493,18 @@ func (a *actor) reapConnector(ctx context.Context, row journal.SeatRow) {
 	}
 }
 
-// merge collects the evidence of an end over its steps.
+// merge collects the evidence of an end over its steps. The step that ended the seat speaks for the
+// proof; a later one only adds what it removed.
 func (a *actor) merge(r sdk.ReapReport) {
-	if a.outcome == "" || r.Outcome == sdk.ReapStopped {
-		a.outcome = r.Outcome
-	}
-	seen := map[int]bool{}
-	for _, k := range a.killed {
-		seen[k.PID] = true
-	}
 	for _, k := range r.Killed {
-		if !seen[k.PID] {
+		if !slices.ContainsFunc(a.killed, func(have sdk.Killed) bool { return have.PID == k.PID }) {
 			a.killed = append(a.killed, k)
 		}
 	}
-	a.evidence = append(a.evidence, r.Evidence...)
+	a.removed = append(a.removed, r.Removed...)
+	if a.outcome == "" {
+		a.outcome, a.evidence = r.Outcome, append(a.evidence, r.Evidence...)
+	}
 }
 
 // note puts a reason into the row without a transition and without a commit: it is for people.

@@ -53,7 +53,7 @@ func (a *actor) finalReport() sdk.ReapReport {
 	if outcome == "" {
 		outcome = sdk.ReapAbsent
 	}
-	return sdk.ReapReport{Outcome: outcome, Exit: a.snapshot().Row.Exit, Killed: a.killed, Evidence: a.evidence}
+	return sdk.ReapReport{Outcome: outcome, Exit: a.snapshot().Row.Exit, Killed: a.killed, Removed: a.removed, Evidence: a.evidence}
 }
 
 func (a *actor) onStop(mode sdk.StopMode, cause string, ch chan stopResult) {
