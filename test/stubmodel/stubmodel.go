@@ -59,6 +59,7 @@ type Server struct {
 	http     *http.Server
 	served   chan struct{}
 	stop     context.CancelFunc
+	handlers sync.WaitGroup
 
 	mu      sync.Mutex // guards the fields below and writes to log
 	log     io.Writer
@@ -100,11 +101,12 @@ func Start(cfg Config) (*Server, error) {
 // BaseURL is what an agent is configured with, ending in /v1.
 func (s *Server) BaseURL() string { return "http://" + s.listener.Addr().String() + "/v1" }
 
-// Close ends the server and every answer under way.
+// Close ends the server and every answer under way; afterwards the log is complete. It may be called twice.
 func (s *Server) Close() {
 	s.stop()
 	_ = s.http.Close()
 	<-s.served
+	s.handlers.Wait()
 }
 
 // Requests returns a copy of the log.
@@ -170,6 +172,8 @@ type dialect interface {
 var dialects = []dialect{chat{}}
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	s.handlers.Add(1)
+	defer s.handlers.Done()
 	auth := r.Header.Get("Authorization")
 	if auth == "" {
 		auth = r.Header.Get("X-Api-Key")
