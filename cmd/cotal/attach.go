@@ -44,6 +44,7 @@ type ending struct {
 	Detached bool
 	Signal   os.Signal      // this process was told to end
 	Exit     *wire.SeatExit // the seat ended
+	Shown    bool           // its output was shown
 	Lost     string         // the seat is gone without an exit record: why we think so
 }
 
@@ -164,6 +165,7 @@ func (a *attachment) run(ctx context.Context, from uint64, signals <-chan os.Sig
 		}
 		// The connection broke. Only the seat's own record and process say whether it lives.
 		if end, dead := a.verdict(); dead {
+			end.Shown = a.next > from
 			return end, nil
 		}
 		a.con.notice("connection to the seat lost, reconnecting; what you type now is dropped")
@@ -259,7 +261,7 @@ func (a *attachment) hold(ctx context.Context, l *link, signals <-chan os.Signal
 				if l.replay { // it ended within what was replayed
 					_, _ = a.con.Write(a.unread)
 				}
-				return &ending{Exit: exit}, nil
+				return &ending{Exit: exit, Shown: true}, nil
 			}
 			return nil, err
 		case e := <-a.events:
@@ -330,6 +332,7 @@ func (a *attachment) awaitSeat(ctx context.Context, signals <-chan os.Signal) (*
 			return nil, err
 		}
 		if end, dead := a.verdict(); dead {
+			end.Shown = true
 			return &end, nil
 		}
 	}

@@ -60,6 +60,9 @@ func (a *app) attachTo(ctx context.Context, con *console, s *local, opt attachOp
 		return cli.Fail(cli.Refused, "%s is lost: %s", s.Alias, end.Lost)
 	}
 	fmt.Fprintf(a.errw, "%s ended %s\n", s.Alias, cli.HowEnded(end.Exit))
+	if !end.Shown && end.Exit != nil && end.Exit.Last != "" { // it was over before its output could be shown
+		fmt.Fprintf(a.errw, "its last line was: %s\n", cli.OneLine(end.Exit.Last))
+	}
 	if !cli.EndedWell(end.Exit) {
 		return cli.Silent(cli.Refused)
 	}

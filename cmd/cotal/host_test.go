@@ -137,6 +137,9 @@ func TestStop_SeveralSeatsOfWhichOneIsUnknown(t *testing.T) {
 	}
 	w.AwaitGone(a.PID)
 	w.AwaitGone(b.PID)
+	if r := w.CLI("stop", "a").OK(); !strings.Contains(r.Stdout, "a had ended already, by SIGTERM, as asked") {
+		t.Errorf("a seat that was stopped before: %v", r)
+	}
 	w.CLI("stop", "nobody").Want(4)
 	w.CLI("stop").Want(2)
 	c := w.Spawn("c", "sleep", "600")

@@ -109,6 +109,16 @@ func stopOne(ctx context.Context, c *cli.Client, ref string, now bool, begun fun
 		Args: wire.DespawnArgs{Graceful: &graceful, WaitForExit: true},
 	}, &reply)
 	if err != nil {
+		if cli.CodeOf(err) == cli.NotFound { // it may have ended before, or just now: that is what was wanted
+			if row.Exit == nil {
+				_ = c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: row.LifecycleUID}, &row) // else the refusal stands
+			}
+			if row.Exit != nil {
+				return stopped{Name: row.Name, OK: true, Report: &wire.StopReport{
+					Outcome: "exited", Exit: row.Exit, Evidence: []string{"the host holds its exit record (" + row.Exit.Evidence + ")"},
+				}}
+			}
+		}
 		if cli.CodeOf(err) == cli.Uncertain {
 			err = cli.Fail(cli.Uncertain, "not known whether it ended: %w; look with: cotal inspect %s", err, row.Name)
 		}
