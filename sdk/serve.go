@@ -85,6 +85,9 @@ var nameRE = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
 // complete fills in what the implementation shows and refuses what it contradicts.
 func complete(info Info, impl any) (Info, error) {
 	info.SDKVersion, info.ProtocolMinor = Version, 0
+	if impl == nil {
+		return info, errors.New("there is no implementation to serve")
+	}
 	if !nameRE.MatchString(info.Name) {
 		return info, fmt.Errorf("Info.Name %q: want %s", info.Name, nameRE)
 	}
@@ -151,6 +154,16 @@ To see what it offers: %s %s
 `, self, info.Kind, info.Name, info.Version, info.Name, info.Kind, self, self, DescribeFlag)
 }
 
+// forgetHandshake removes what the host told this process alone, so that nothing the plugin starts
+// takes itself for a plugin of that host.
+func forgetHandshake() {
+	for _, name := range []string{
+		Handshake().MagicCookieKey, "PLUGIN_CLIENT_CERT", "PLUGIN_PROTOCOL_VERSIONS", "PLUGIN_MIN_PORT", "PLUGIN_MAX_PORT",
+	} {
+		_ = os.Unsetenv(name)
+	}
+}
+
 func serveHost(info Info, impl any, stdin io.Reader, stderr *os.File) int {
 	// go-plugin replaces os.Stderr by a pipe into the connection; logs must not depend on that.
 	log := hclog.New(&hclog.LoggerOptions{
@@ -180,6 +193,7 @@ func serveHost(info Info, impl any, stdin io.Reader, stderr *os.File) int {
 			)
 			srv := grpc.NewServer(opts...)
 			life.serving(srv)
+			forgetHandshake()
 			return srv
 		},
 	})

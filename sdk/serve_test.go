@@ -25,6 +25,7 @@ func TestInfoIsCompletedAndChecked(t *testing.T) {
 		{"abilities follow from the interfaces", base, &fakeRuntime{}, "", []Capability{CapWatch, CapList}},
 		{"none are invented", base, plain{}, "", nil},
 		{"a declared one that is missing is a bug", Info{Name: "x", Version: "1", Kind: KindRuntime, Capabilities: []Capability{CapWatch}}, plain{}, "Watcher", nil},
+		{"nothing to serve is a bug", base, nil, "implementation", nil},
 		{"a bad name is a bug", Info{Name: "X", Version: "1"}, plain{}, "Info.Name", nil},
 		{"no version is a bug", Info{Name: "x"}, plain{}, "Info.Version", nil},
 		{"a readiness nobody knows is a bug", Info{Name: "x", Version: "1", Kind: KindConnector}, &fake{}, "ReadyBy", nil},

@@ -124,11 +124,11 @@ func (r runtime) Attach(ctx context.Context, req sdk.AttachRequest) (sdk.AttachT
 }
 
 func (r runtime) Reap(ctx context.Context, req sdk.StopRequest) (sdk.ReapReport, error) {
-	grace := time.Duration(req.GraceMs) * time.Millisecond
-	if req.GraceMs == 0 {
-		grace = sdk.DefaultStopGraceMs * time.Millisecond
+	deadline := time.Duration(req.GraceMs)*time.Millisecond + supervise.ReapTimeout
+	if req.GraceMs == 0 && req.Mode != sdk.StopNow {
+		deadline = supervise.ReapOwnGraceTimeout
 	}
-	return twice(ctx, r.caller, grace+supervise.ReapTimeout, func(ctx context.Context, p *sdk.Client) (sdk.ReapReport, error) {
+	return twice(ctx, r.caller, deadline, func(ctx context.Context, p *sdk.Client) (sdk.ReapReport, error) {
 		return p.Runtime().Reap(ctx, req)
 	})
 }

@@ -73,6 +73,9 @@ type instance struct {
 	dir    *instanceDir
 	rpc    *sdk.Client
 	info   sdk.Info
+
+	// What the plugin prints after the handshake comes through the connection.
+	stdout, stderr *lineSplitter
 }
 
 // launch starts a process and returns it ready, or nothing of it remains. Every call makes a new
@@ -89,6 +92,8 @@ func launch(ctx context.Context, cfg *Config, log hclog.Logger) (_ *instance, er
 		return nil, &StartError{Plugin: entry.Name, Path: path, Reason: ReasonHost, Detail: err.Error(), Err: err}
 	}
 	in := &instance{dir: dir, proc: newProcess(entry, path, dir.path, img, log)}
+	in.stdout = &lineSplitter{emit: func(b []byte) { in.proc.out.stdoutLine(b) }}
+	in.stderr = &lineSplitter{emit: func(b []byte) { in.proc.out.stderrLine(b) }}
 	defer func() {
 		if err != nil {
 			in.discard(log)
@@ -106,8 +111,8 @@ func launch(ctx context.Context, cfg *Config, log hclog.Logger) (_ *instance, er
 		StartTimeout:     StartTimeout,
 		UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: dir.path},
 		Logger:           hclog.NewNullLogger(), // everything worth saying is said by us
-		SyncStdout:       &lineSplitter{emit: func(b []byte) { in.proc.out.stdoutLine(b) }},
-		SyncStderr:       &lineSplitter{emit: func(b []byte) { in.proc.out.stderrLine(b) }},
+		SyncStdout:       in.stdout,
+		SyncStderr:       in.stderr,
 		RunnerFunc: func(_ hclog.Logger, cmd *exec.Cmd, _ string) (runner.Runner, error) {
 			explicit := append(slices.Clone(cmd.Env), plugin.EnvUnixSocketDir+"="+dir.path)
 			in.proc.env = cfg.environment(explicit)
@@ -274,6 +279,8 @@ func (in *instance) discard(log hclog.Logger) {
 		<-in.proc.exited
 	}
 	in.client.Kill() // the process is gone: this closes the connection and collects goroutines
+	_ = in.stdout.Close()
+	_ = in.stderr.Close()
 	if err := in.dir.remove(); err != nil {
 		log.Warn("socket directory not removed", "dir", in.dir.path, "err", err)
 	}

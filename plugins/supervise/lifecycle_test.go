@@ -51,6 +51,30 @@ func TestPluginsIgnoreInterruptsAndLeaveGracefullyOnTerm(t *testing.T) {
 	})
 }
 
+func TestAPluginThatDoesNotAnswerIsReplaced(t *testing.T) {
+	f := newFixture(t)
+	s := New(f.config(f.entry()))
+	s.healthEvery, s.healthTimeout = 10*time.Millisecond, 300*time.Millisecond
+	t.Cleanup(func() {
+		if err := s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	s.Start()
+	live := f.ready(s)
+	if err := syscall.Kill(live.PID, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	_, err := do(live, f.ctx(), nil)
+	if !errors.Is(err, sdk.ErrPluginDown) {
+		t.Errorf("a call to a stuck process: %v", err)
+	}
+	eventually(t, 20*time.Second, "another process serves", func() bool {
+		st := s.Status()
+		return st.State == StateReady && st.PID != live.PID
+	})
+}
+
 func TestAPluginThatLosesItsConnectionIsReplaced(t *testing.T) {
 	f := newFixture(t)
 	s := f.start(f.entry())

@@ -32,6 +32,8 @@ type Supervisor struct {
 	cfg Config
 	log hclog.Logger
 
+	healthEvery, healthTimeout time.Duration // as in timeouts.go; shorter in tests
+
 	ctx     context.Context // ends when Stop is called
 	cancel  context.CancelFunc
 	restart chan struct{}
@@ -81,6 +83,7 @@ func New(cfg Config) *Supervisor {
 		cfg: cfg, log: cfg.Log.With("plugin", cfg.Entry.Name, "kind", string(cfg.Entry.Kind)),
 		restart: make(chan struct{}, 1), done: make(chan struct{}),
 		m: machine{state: StateStopped}, changed: make(chan struct{}),
+		healthEvery: healthEvery, healthTimeout: healthTimeout,
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -327,6 +330,13 @@ func (s *Supervisor) runOnce() error {
 	})
 	log.Info("plugin is ready", "pid", live.PID, "version", in.info.Version, "dur", time.Since(begin).Round(time.Millisecond).String())
 
+	healthy := make(chan struct{})
+	go func() {
+		defer close(healthy)
+		s.watchHealth(live, log)
+	}()
+	defer func() { <-healthy }()
+
 	var cause error
 	select {
 	case <-in.proc.gone:
@@ -343,6 +353,31 @@ func (s *Supervisor) runOnce() error {
 	s.update(func() { s.live = nil })
 	in.discard(log)
 	return cause
+}
+
+// watchHealth kills a process that is there and does not answer: stopped, deadlocked, swapped out.
+// It returns when the process is gone.
+func (s *Supervisor) watchHealth(live *Live, log hclog.Logger) {
+	tick := time.NewTicker(s.healthEvery)
+	defer tick.Stop()
+	for misses := 0; misses < healthMisses; {
+		select {
+		case <-live.Gone():
+			return
+		case <-tick.C:
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), s.healthTimeout)
+		_, err := live.Client.Describe(ctx)
+		cancel()
+		if err == nil {
+			misses = 0
+			continue
+		}
+		misses++
+		log.Warn("plugin does not answer", "pid", live.PID, "misses", misses, "err", err)
+	}
+	log.Error("plugin is stuck: killing it", "pid", live.PID)
+	live.proc.kill()
 }
 
 func (s *Supervisor) died(in *instance) error {

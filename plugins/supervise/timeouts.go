@@ -33,6 +33,13 @@ const (
 	// pipe already, only a descendant can hold the pipe open.
 	pipeGrace = 200 * time.Millisecond
 
+	// A ready plugin is asked to describe itself every healthEvery; each answer may take
+	// healthTimeout, and healthMisses in a row are a process that is stuck. Describe takes 0.3 ms, so
+	// two seconds are a machine in trouble, and three times that is patience with it.
+	healthEvery   = 10 * time.Second
+	healthTimeout = 2 * time.Second
+	healthMisses  = 3
+
 	// suspectGrace is how long a process may outlive its connection before it is killed.
 	suspectGrace = time.Second
 
@@ -61,5 +68,8 @@ const (
 	AdoptTimeout       = 5 * time.Second  // dial one socket, or prove a process dead
 	AttachTimeout      = 3 * time.Second  // reads one record
 	ReapTimeout        = 15 * time.Second // what a stop ladder takes beyond its grace
-	ListTimeout        = 10 * time.Second // reads one directory per seat
+	// ReapOwnGraceTimeout is for a stop with the grace the seat was spawned with, which only the
+	// runtime knows.
+	ReapOwnGraceTimeout = 2 * time.Minute
+	ListTimeout         = 10 * time.Second // reads one directory per seat
 )
