@@ -1,0 +1,249 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk/seat"
+	"github.com/cotal-ai/cotal-host/sdk/seat/record"
+	"github.com/cotal-ai/cotal-host/sdk/terminal"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/agents"
+	"github.com/cotal-ai/cotal-host/test/harness"
+	"github.com/cotal-ai/cotal-host/test/stubmodel"
+)
+
+// agentWait bounds what a real agent program needs on a busy machine: it boots in 5 to 30 s.
+const agentWait = 120 * time.Second
+
+// stream is an attach stream: a viewer that reads everything a seat prints, from its first byte.
+type stream struct {
+	mu    sync.Mutex
+	next  uint64
+	text  []byte
+	modes terminal.ModeScanner
+	err   error // a gap or a loss of order
+}
+
+// attach dials the seat's own socket, as cotal attach does on this machine. The host is not asked.
+func attach(t *testing.T, seatDir string) *stream {
+	t.Helper()
+	rec, err := record.ReadSeat(seatDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := record.ReadToken(seatDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	conn, err := seat.Dial(ctx, seat.DialConfig{Socket: rec.Socket, Token: token, Role: seat.RoleOutput})
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	s := &stream{}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = conn.Run(ctx, seat.Handler{Output: s.output, Gap: s.gap})
+	}()
+	t.Cleanup(func() { cancel(); conn.Close(); <-done })
+	return s
+}
+
+func (s *stream) output(seq uint64, p []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if seq != s.next && s.err == nil {
+		s.err = fmt.Errorf("output at offset %d, expected %d", seq, s.next)
+	}
+	s.next = seq + uint64(len(p))
+	s.text = append(s.text, p...)
+	s.modes.Write(p)
+	return nil
+}
+
+func (s *stream) gap(from, to uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = errors.Join(s.err, fmt.Errorf("bytes %d to %d are lost", from, to))
+	s.next = to
+	return nil
+}
+
+// has reports whether the program printed text, whatever escape sequences stand around it.
+func (s *stream) has(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Contains(string(s.text), text)
+}
+
+// takesInput reports whether the program's input field has the focus: it has asked for marked pastes
+// and shows the cursor.
+func (s *stream) takesInput() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.modes.Modes()&(terminal.BracketedPaste|terminal.CursorHidden) == terminal.BracketedPaste
+}
+
+func (s *stream) lossless(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		t.Errorf("output was lost: %v", s.err)
+	}
+}
+
+// opencodeWorld is a workspace with a persona for the real program, a home of its own for it, and a
+// stub of its model.
+func opencodeWorld(t *testing.T) (*harness.World, *stubmodel.Server) {
+	t.Helper()
+	binary := agents.Need(t, agents.OpenCode)
+	stub, err := stubmodel.Start(stubmodel.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stub.Close)
+	w := harness.New(t)
+	w.Setenv("COTAL_OPENCODE_BIN", binary)
+	model := map[string]any{"name": "Stub", "tool_call": true, "limit": map[string]int{"context": 100000, "output": 8000}}
+	put := func(name string, v any) {
+		p, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Write(name, string(p))
+	}
+	put("opencode.json", map[string]any{
+		"model": "stub/stub-model", "small_model": "stub/stub-model", "enabled_providers": []string{"stub"}, "share": "disabled",
+		"provider": map[string]any{"stub": map[string]any{
+			"npm": "@ai-sdk/openai-compatible", "name": "Stub",
+			"options": map[string]any{"baseURL": stub.BaseURL(), "apiKey": "stub"},
+			"models":  map[string]any{"stub-model": model},
+		}},
+	})
+	// What the program would otherwise install into its configuration directory, so that no registry is
+	// asked while the test runs.
+	plugin := map[string]any{"@opencode-ai/plugin": agents.OpenCode.Version}
+	put("home/.config/opencode/package.json", map[string]any{"dependencies": plugin})
+	put("home/.config/opencode/package-lock.json", map[string]any{"lockfileVersion": 3, "packages": map[string]any{"": map[string]any{"dependencies": plugin}}})
+	if err := os.MkdirAll(w.Path("home/.config/opencode/node_modules"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.Persona("coder", "---\nname: coder\nagent: opencode\nlaunchOptions:\n  home: home\n  config: opencode.json\n---\n\nPERSONA-TEXT: you are careful.\n")
+	return w, stub
+}
+
+// TestRealAgentSurvivesEveryKill is the product in one test: a real coding agent in a seat, typed into,
+// answering on an attach stream, while host, runtime plugin, both, and the journal are taken away.
+//
+// proves: RT-1, RT-7, RT-8, CONN-1, INPUT-1
+func TestRealAgentSurvivesEveryKill(t *testing.T) {
+	w, stub := opencodeWorld(t)
+	h := w.Start(harness.HostOptions{})
+	w.CLI("spawn", "coder", "--detach", "--timeout", "2m").OK()
+	row := w.AwaitStatus("coder", "running")
+	screen := attach(t, filepath.Join(w.SeatRoot, row.SeatID))
+	ask := func(text string) {
+		t.Helper()
+		await(t, agentWait, "the input field has the focus", func() (bool, string) { return screen.takesInput(), "" })
+		w.CLI("input", "coder", "--text", text).OK()
+		ctx, cancel := context.WithTimeout(context.Background(), agentWait)
+		defer cancel()
+		if _, err := stub.Wait(ctx, stubmodel.Asked(text)); err != nil {
+			t.Fatalf("the model was not asked %q: %v", text, err)
+		}
+	}
+	answer := func(text string) {
+		t.Helper()
+		await(t, agentWait, "the answer "+text+" is on the attach stream", func() (bool, string) { return screen.has(text), "" })
+	}
+	same := func(when string) {
+		t.Helper()
+		if got := w.AwaitStatus("coder", "running"); got.PID != row.PID || got.LifecycleUID != row.LifecycleUID {
+			t.Fatalf("%s the seat has pid %d, had %d", when, got.PID, row.PID)
+		}
+	}
+
+	ask("say alpha")
+	answer("say alpha>>")
+	if system := systemPrompt(stub); !strings.Contains(system, "PERSONA-TEXT") {
+		t.Error("the persona did not reach the model")
+	}
+
+	// kill -9 of the host in the middle of an answer.
+	ask("STREAM 40 100 beta")
+	answer("word0003")
+	h.Kill()
+	answer("STREAM-END") // there is no host now, and the answer goes on
+	h = w.Start(harness.HostOptions{})
+	same("after kill -9 of the host")
+
+	w.KillPID(w.PluginPID("pty"))
+	w.PluginPID("pty")
+	same("after kill -9 of the runtime plugin")
+	ask("say gamma")
+	answer("say gamma>>")
+
+	pty := w.PluginPID("pty")
+	h.Kill()
+	if w.Alive(pty) {
+		w.KillPID(pty)
+	}
+	h = w.Start(harness.HostOptions{})
+	same("after kill -9 of both")
+	ask("say delta")
+	answer("say delta>>")
+
+	h.Kill()
+	if err := os.Remove(w.Path(".cotal", "host", "journal.db")); err != nil {
+		t.Fatal(err)
+	}
+	w.Start(harness.HostOptions{})
+	same("after the loss of the journal")
+	ask("HISTORY epsilon")
+	answer("STUB-HISTORY")
+	screen.lossless(t)
+
+	r := w.CLI("stop", "coder", "--json").OK()
+	var stopped []struct {
+		Report *wire.StopReport `json:"report"`
+	}
+	if err := json.Unmarshal([]byte(r.Stdout), &stopped); err != nil {
+		var one struct {
+			Report *wire.StopReport `json:"report"`
+		}
+		r.JSON(&one)
+		stopped = append(stopped, one)
+	}
+	if len(stopped) != 1 || stopped[0].Report == nil || len(stopped[0].Report.Evidence) == 0 {
+		t.Errorf("the stop does not say what proves it: %s", r.Stdout)
+	}
+	if _, err := os.Stat(filepath.Join(w.SeatRoot, row.SeatID)); !os.IsNotExist(err) {
+		t.Errorf("the seat directory is left: %v", err)
+	}
+	if left := w.ProcsLike("opencode.exe"); len(left) > 0 {
+		t.Errorf("processes are left: %v", left)
+	}
+	// The end of the world checks for every other process, socket and directory.
+}
+
+func systemPrompt(stub *stubmodel.Server) string {
+	var all strings.Builder
+	for _, r := range stub.Requests() {
+		if !r.Side {
+			all.WriteString(r.Turn.System)
+		}
+	}
+	return all.String()
+}
