@@ -16,7 +16,7 @@ import (
 // be replaced or overwritten in place at any time, even between the check and the start.
 type image struct {
 	file *os.File
-	path string // executes the image in a child that shares our descriptors
+	path string // what a child of ours executes
 }
 
 // loadImage copies the program at path into sealed memory and compares its digest (hex SHA-256).
@@ -56,7 +56,9 @@ func loadImage(path, digest string) (*image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reopen memory of cotal-seat: %w", err)
 	}
-	return &image{file: ro, path: "/proc/self/fd/" + strconv.Itoa(int(ro.Fd()))}, nil
+	// By our pid, not /proc/self: between fork and exec the Go runtime moves descriptors of the child
+	// around, and its error pipe may take the very number of the image. It did, about once in 500 starts.
+	return &image{file: ro, path: "/proc/" + strconv.Itoa(os.Getpid()) + "/fd/" + strconv.Itoa(int(ro.Fd()))}, nil
 }
 
 func memfd() (int, error) {

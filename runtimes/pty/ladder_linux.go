@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
@@ -100,6 +102,7 @@ func (rp *reaping) climb(ctx context.Context, c *seat.Conn, now seat.Status, age
 	if err := fpReapKill.Hit(); err != nil {
 		return false, unproven("%v", err)
 	}
+	_ = seat.SignalExact(rp.custody, unix.SIGCONT) // somebody may have stopped it meanwhile
 	rp.evidence("sent SIGKILL to the whole tree")
 	return false, rp.signal(ctx, c, seat.ActionKill, killWait, ended, running)
 }

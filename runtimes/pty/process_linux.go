@@ -84,7 +84,7 @@ func sweepNonce(ctx context.Context, nonce string, spare map[int]bool) (sweep, e
 	ctx, cancel := context.WithTimeout(ctx, survivorWait)
 	defer cancel()
 	var sw sweep
-	told := map[int]uint64{}
+	hit := map[int]proc{} // signalled and not yet seen dead
 	for {
 		found, err := survivors(nonce, spare)
 		if err != nil {
@@ -92,23 +92,31 @@ func sweepNonce(ctx context.Context, nonce string, spare map[int]bool) (sweep, e
 		}
 		sw.seen++
 		sw.left = nil
-		if len(found) == 0 {
-			return sw, nil
-		}
 		for _, p := range found {
-			err := kill(p)
-			switch {
-			case errors.Is(err, seat.ErrProcessGone):
+			if err := kill(p); errors.Is(err, seat.ErrProcessGone) {
 				continue
-			case err != nil:
+			} else if err != nil {
 				sw.left = append(sw.left, fmt.Sprintf("%d (%s): %v", p.pid, p.comm, err))
 				continue
 			}
-			sw.left = append(sw.left, fmt.Sprintf("%d (%s): still there after SIGKILL", p.pid, p.comm))
-			if told[p.pid] != p.ticks {
-				told[p.pid] = p.ticks
+			if hit[p.pid].ticks != p.ticks {
 				sw.killed = append(sw.killed, sdk.Killed{PID: p.pid, Command: p.comm, Signal: "SIGKILL"})
 			}
+			hit[p.pid] = p
+		}
+		// A process that is being torn down has no environment any more and may still hold a port:
+		// what was signalled counts until it is dead.
+		for pid, p := range hit {
+			st, err := seat.ReadProc(pid)
+			switch now := procOf(pid, st); {
+			case errors.Is(err, seat.ErrProcessGone), err == nil && (now.dead() || now.ticks != p.ticks):
+				delete(hit, pid)
+			default:
+				sw.left = append(sw.left, fmt.Sprintf("%d (%s): still there after SIGKILL", pid, p.comm))
+			}
+		}
+		if len(found) == 0 && len(sw.left) == 0 {
+			return sw, nil
 		}
 		if pause(ctx, pollEvery) != nil {
 			return sw, nil

@@ -30,9 +30,12 @@ type handleState struct {
 	GraceMs  int          `json:"graceMs"`
 }
 
-// seatFiles are what this runtime and custody make in a seat's directory. The rest (intent.json,
-// launch, secret) is the host's.
-var seatFiles = []string{record.TokenFile, record.SeatFile, record.RingFile, record.LogFile, record.ExitFile}
+// seatFiles are what this runtime and custody make in a seat's directory, also when they are killed in
+// the middle of it. The rest (intent.json, launch, secret) is the host's.
+var seatFiles = []string{
+	record.TokenFile, record.SeatFile, record.SeatFile + ".tmp", record.RingFile,
+	record.LogFile, record.LogFile + ".1", record.ExitFile, record.ExitFile + ".tmp",
+}
 
 // Spawn starts the custody process of a seat and returns once it is prepared: directory, terminal and
 // socket exist, nothing of the agent has executed. The directory <seat root>/<seat id> may exist with

@@ -310,6 +310,22 @@ func TestFieldL12_AgentGetsExactlyTheLaunch(t *testing.T) {
 	}
 }
 
+// descriptors lists the open files of a process.
+func descriptors(t *testing.T, pid int) map[int]string {
+	t.Helper()
+	dir := "/proc/" + strconv.Itoa(pid) + "/fd/"
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := map[int]string{}
+	for _, e := range entries {
+		fd, _ := strconv.Atoi(e.Name())
+		open[fd], _ = os.Readlink(dir + e.Name())
+	}
+	return open
+}
+
 // inherited checks what an agent and its custody process must not have from the plugin.
 func inherited(t *testing.T, pid int, st sdk.SeatStatus) {
 	t.Helper()
@@ -317,19 +333,20 @@ func inherited(t *testing.T, pid int, st sdk.SeatStatus) {
 		if sid, err := unix.Getsid(p); err != nil || sid != p {
 			t.Errorf("process %d is in session %d, %v", p, sid, err)
 		}
-		entries, err := os.ReadDir("/proc/" + strconv.Itoa(p) + "/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range entries {
-			target, _ := os.Readlink("/proc/" + strconv.Itoa(p) + "/fd/" + e.Name())
+	}
+	// Custody lets go of its pipes right after it said that it is prepared.
+	eventually(t, "custody holds no pipe", func() bool {
+		for _, target := range descriptors(t, st.Identity.PID) {
 			if strings.HasPrefix(target, "pipe:") {
-				t.Errorf("process %d holds %s", p, target)
+				return false
 			}
-			if p == pid && e.Name() > "2" && !strings.HasPrefix(target, "anon_inode:") && !strings.HasPrefix(target, "/sys/fs/cgroup/") {
-				// (those two the Go runtime of the fake agent opens itself)
-				t.Errorf("the agent inherited descriptor %s: %s", e.Name(), target)
-			}
+		}
+		return true
+	})
+	for fd, target := range descriptors(t, pid) {
+		// Those two the Go runtime of the fake agent opens itself.
+		if fd > 2 && !strings.HasPrefix(target, "anon_inode:") && !strings.HasPrefix(target, "/sys/fs/cgroup/") {
+			t.Errorf("the agent inherited descriptor %d: %s", fd, target)
 		}
 	}
 	// The Go runtime raises its own limit of open files, and must lower it again for its children; a
