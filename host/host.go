@@ -182,6 +182,9 @@ func (h *Host) boot(ctx context.Context) error {
 	if h.journal, err = journal.Open(filepath.Join(h.inst.Dir, "journal.db")); err != nil {
 		return err
 	}
+	if err := h.journal.Bind(ctx, h.inst.ID); err != nil {
+		return err
+	}
 	h.goals = goal.NewStore(h.journal, h.publish)
 	h.seats = seat.New(seat.Config{
 		InstanceID: h.inst.ID, Space: h.cfg.Space, Epoch: h.inst.Epoch, Root: h.cfg.Root, SeatRoot: h.cfg.SeatRoot,
