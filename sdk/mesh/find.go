@@ -41,7 +41,7 @@ type NotRunningError struct {
 }
 
 func (e *NotRunningError) Error() string {
-	return fmt.Sprintf("%s: %s names pid %d, which is gone (%s); start it with: cotal-host serve --root %s",
+	return fmt.Sprintf("%s: %s names pid %d, which is gone (%s); start it with: cotal-host serve --open --root %s",
 		ErrHostNotRunning, e.Path, e.Endpoint.PID, e.Reason, e.Endpoint.Root)
 }
 
@@ -145,7 +145,7 @@ func candidates(cfg FindConfig) ([]candidate, error) {
 		if !up {
 			where = "in " + dir
 		}
-		return nil, fmt.Errorf("%w: there is no %s %s, and neither --server nor COTAL_SERVER is given; start one with: cotal-host serve",
+		return nil, fmt.Errorf("%w: there is no %s %s, and neither --server nor COTAL_SERVER is given; start one with: cotal-host serve --open",
 			ErrNoEndpoint, EndpointFile, where)
 	}
 	return found, nil

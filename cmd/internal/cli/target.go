@@ -50,7 +50,7 @@ func (t *Target) Endpoint() (wire.Endpoint, string, error) {
 		// The file may be missing while its host runs: the lock knows.
 		if root := t.Workspace(); root != "" {
 			if run, perr := instance.Probe(root); perr == nil && run.Held {
-				err = fmt.Errorf("a host runs for %s (%s, known by its lock), but its endpoint.json is missing; restart it with: cotal-host stop --root %s, then cotal-host serve", root, pidText(run), root)
+				err = fmt.Errorf("a host runs for %s (%s, known by its lock), but its endpoint.json is missing; restart it with: cotal-host stop --root %s, then cotal-host serve --open", root, pidText(run), root)
 			}
 		}
 	}
