@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -23,6 +22,7 @@ import (
 	"github.com/cotal-ai/cotal-host/connectors/opencode"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
+	"github.com/cotal-ai/cotal-host/sdk/terminal"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/stubmodel"
 )
@@ -158,6 +158,7 @@ type running struct {
 
 	mu     sync.Mutex
 	output bytes.Buffer
+	modes  terminal.ModeScanner
 }
 
 func (w *world) launch(change func(*sdk.LaunchRequest)) *running {
@@ -179,6 +180,7 @@ func (w *world) launch(change func(*sdk.LaunchRequest)) *running {
 		_, _ = io.Copy(writerFunc(func(p []byte) (int, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
+			r.modes.Write(p)
 			return r.output.Write(p)
 		}), r.pty) // ends with EIO once the terminal has no user
 	}()
@@ -228,19 +230,21 @@ func (r *running) await(what string, fact func() bool) {
 	}
 }
 
-// awaitReady waits until the program reads its terminal: it has switched bracketed paste on and drawn
-// the line that stands below its input field.
+// awaitReady waits until the input field has the focus: paste mode is on and the cursor is shown. What is
+// typed before that is lost.
 func (r *running) awaitReady() {
 	r.w.t.Helper()
 	r.await("the input field", func() bool {
-		s := r.screen()
-		return strings.Contains(s, "\x1b[?2004h") && strings.Contains(s, "commands")
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.modes.Modes()&(terminal.BracketedPaste|terminal.CursorHidden) == terminal.BracketedPaste
 	})
 }
 
 // submit types text as the host does: a paste, the connector's pause, Return.
 func (r *running) submit(text string) {
 	r.w.t.Helper()
+	r.awaitReady() // it hides the cursor while it draws, and while it asks something
 	r.write("\x1b[200~" + text + "\x1b[201~")
 	gap := time.NewTimer(time.Duration(opencode.Info().Connector.Input.SubmitDelayMs) * time.Millisecond)
 	<-gap.C // not a wait for a fact: the pause is the fact under test
