@@ -27,10 +27,17 @@ type guard struct {
 	inFlight int
 	draining bool
 	idle     chan struct{} // closed once draining and nothing is in flight
+
+	watches, streams context.Context // end the Watch streams, and those of go-plugin
+	endWatches       context.CancelFunc
+	endStreams       context.CancelFunc
 }
 
 func newGuard(log hclog.Logger, stderr io.Writer) *guard {
-	return &guard{log: log, stderr: stderr, idle: make(chan struct{})}
+	g := &guard{log: log, stderr: stderr, idle: make(chan struct{})}
+	g.watches, g.endWatches = context.WithCancel(context.Background())
+	g.streams, g.endStreams = context.WithCancel(context.Background())
+	return g
 }
 
 func ours(method string) bool { return strings.HasPrefix(method, "/cotal.plugin.v1.") }
@@ -61,6 +68,7 @@ func (g *guard) drain() <-chan struct{} {
 	defer g.mu.Unlock()
 	if !g.draining {
 		g.draining = true
+		g.endWatches()
 		if g.inFlight == 0 {
 			close(g.idle)
 		}
@@ -114,6 +122,8 @@ func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 // A Watch is not counted as in flight either, it would hold up every shutdown.
 func (g *guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 	if !ours(info.FullMethod) {
+		ss, cancel := endWith(ss, g.streams)
+		defer cancel()
 		return next(srv, ss)
 	}
 	if err := g.enter(); err != nil {
@@ -121,11 +131,41 @@ func (g *guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	}
 	if strings.HasSuffix(info.FullMethod, "/Watch") {
 		g.leave()
+		var cancel context.CancelFunc
+		ss, cancel = endWith(ss, g.watches)
+		defer cancel()
 	} else {
 		defer g.leave()
 	}
 	defer g.recovered(shortMethod(info.FullMethod), &err)
 	return toStatus(next(srv, ss))
+}
+
+// endingStream is a stream that also ends when the process is about to.
+type endingStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func endWith(ss grpc.ServerStream, end context.Context) (grpc.ServerStream, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ss.Context())
+	stop := context.AfterFunc(end, cancel)
+	return &endingStream{ss, ctx}, func() { stop(); cancel() }
+}
+
+func (s *endingStream) Context() context.Context { return s.ctx }
+
+// RecvMsg gives up when the stream is to end: go-plugin's handlers wait in it for ever. The receive
+// below it ends with the handler.
+func (s *endingStream) RecvMsg(m any) error {
+	result := make(chan error, 1)
+	go func() { result <- s.ServerStream.RecvMsg(m) }()
+	select {
+	case err := <-result:
+		return err
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	}
 }
 
 func serverDeadline(method string) time.Duration {

@@ -74,6 +74,18 @@ func (l *lifecycle) end(cause string) {
 		case <-time.After(drainTimeout):
 			l.log.Warn("calls in flight are cut off", "after", drainTimeout.String())
 		}
-		l.srv.Stop()
+		// An answer that was given may still have to be sent: Stop would cut it off. GracefulStop
+		// sends it, and returns once no stream is left.
+		l.guard.endStreams()
+		sent := make(chan struct{})
+		go func() {
+			l.srv.GracefulStop()
+			close(sent)
+		}()
+		select {
+		case <-sent:
+		case <-time.After(flushTimeout):
+			l.srv.Stop()
+		}
 	})
 }

@@ -28,6 +28,9 @@ const (
 	// drainTimeout is how long calls in flight may take once the process was asked to end.
 	drainTimeout = 1500 * time.Millisecond
 
+	// flushTimeout is how long the last answers may take to leave the process.
+	flushTimeout = 300 * time.Millisecond
+
 	// exitTimeout ends the process whatever else happens: a plugin is gone 2 s after its host.
 	exitTimeout = 1900 * time.Millisecond
 )

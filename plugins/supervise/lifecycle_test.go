@@ -3,6 +3,7 @@ package supervise
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,6 +66,10 @@ func TestAPluginThatDoesNotAnswerIsReplaced(t *testing.T) {
 	if err := syscall.Kill(live.PID, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, 5*time.Second, "it is stopped", func() bool {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", live.PID))
+		return strings.Contains(string(b), ") T ")
+	})
 	_, err := do(live, f.ctx(), nil)
 	if !errors.Is(err, sdk.ErrPluginDown) {
 		t.Errorf("a call to a stuck process: %v", err)

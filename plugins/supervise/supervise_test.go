@@ -139,7 +139,7 @@ func TestFieldA13_PluginsGetNoHostEnvironment(t *testing.T) {
 	for k, want := range map[string]string{
 		"PATH": f.env["PATH"], "HOME": f.env["HOME"], "LANG": "C.UTF-8", "WANTED": "w",
 		"COTAL_SEAT_ROOT": "/seats",
-		failpoint.EnvVar: "none=off",
+		failpoint.EnvVar:  "none=off",
 	} {
 		if got[k] != want {
 			t.Errorf("%s=%q, want %q", k, got[k], want)
