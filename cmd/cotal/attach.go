@@ -166,6 +166,7 @@ func (a *attachment) run(ctx context.Context, from uint64, signals <-chan os.Sig
 		// The connection broke. Only the seat's own record and process say whether it lives.
 		if end, dead := a.verdict(); dead {
 			end.Shown = a.next > from
+			a.con.drain()
 			return end, nil
 		}
 		a.con.notice("connection to the seat lost, reconnecting; what you type now is dropped")
@@ -261,6 +262,7 @@ func (a *attachment) hold(ctx context.Context, l *link, signals <-chan os.Signal
 				if l.replay { // it ended within what was replayed
 					_, _ = a.con.Write(a.unread)
 				}
+				a.con.drain()
 				return &ending{Exit: exit, Shown: true}, nil
 			}
 			return nil, err
@@ -333,6 +335,7 @@ func (a *attachment) awaitSeat(ctx context.Context, signals <-chan os.Signal) (*
 		}
 		if end, dead := a.verdict(); dead {
 			end.Shown = true
+			a.con.drain()
 			return &end, nil
 		}
 	}

@@ -13,8 +13,19 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/terminal"
 )
 
-// restoreWait bounds how long leaving waits for a terminal that takes no more output.
-const restoreWait = time.Second
+const (
+	// restoreWait bounds how long leaving waits for a terminal that takes no more output.
+	restoreWait = time.Second
+	// drainOutput bounds how long the last output of a seat that has ended may take to be shown.
+	drainOutput = 5 * time.Second
+	// queueMax is how much output may wait for a terminal that is slow for a moment, so that the seat
+	// does not see a slow viewer at once. It is what still scrolls by after a key was pressed.
+	queueMax = 1 << 20
+	// inlineMax is how much is written without a detour through the queue: an echo, a repainted line.
+	inlineMax = 4 << 10
+	// pieceMax is how much is written at once: between pieces the terminal can be given back.
+	pieceMax = 32 << 10
+)
 
 // console is the user's terminal while a seat is attached to it. Whatever happens, leave puts it back
 // into the state it was in before enter.
@@ -22,14 +33,25 @@ type console struct {
 	in, out *os.File
 
 	saved *term.State // terminal settings before enter
+	start sync.Once   // of the writer
 
-	mu      sync.Mutex // held over writes to out, so that the restoring sequences come last
-	seen    terminal.ModeScanner
+	mu      sync.Mutex // never held over a write
+	change  *sync.Cond
+	queue   []byte
+	waiting int                  // bytes accepted and not yet written
+	writing bool                 // somebody writes to out; only one may
+	ahead   terminal.ModeScanner // of everything accepted
+	seen    terminal.ModeScanner // of what was written
+	err     error                // of the terminal
 	left    bool
 	leaving sync.Once
 }
 
-func newConsole(in, out *os.File) *console { return &console{in: in, out: out} }
+func newConsole(in, out *os.File) *console {
+	c := &console{in: in, out: out}
+	c.change = sync.NewCond(&c.mu)
+	return c
+}
 
 // isTerminal says whether both ends are a terminal.
 func (c *console) isTerminal() bool {
@@ -59,47 +81,121 @@ func (c *console) enter() error {
 
 var errLeft = errors.New("terminal was given back")
 
-// Write shows output of the agent and follows the modes it sets.
+// Write shows output of the agent and follows the modes it sets. It returns when the output is written
+// or queued, and waits while the queue is full.
 func (c *console) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.left {
-		return 0, errLeft
+	for c.waiting > queueMax && !c.left && c.err == nil {
+		c.change.Wait()
 	}
-	c.seen.Write(p) // before: a write that blocks or is cut may have had its effect
-	return c.out.Write(p)
+	return len(p), c.add(p)
+}
+
+// add writes or queues p. The caller holds mu.
+func (c *console) add(p []byte) error {
+	switch {
+	case c.left:
+		return errLeft
+	case c.err != nil:
+		return c.err
+	}
+	c.ahead.Write(p)
+	c.waiting += len(p)
+	if len(c.queue) > 0 || c.writing || len(p) > inlineMax {
+		c.queue = append(c.queue, p...)
+		c.start.Do(func() { go c.writer() })
+		c.change.Broadcast()
+		return nil
+	}
+	c.write(p)
+	return c.err
+}
+
+// write writes p to the terminal, without mu, which the caller holds.
+func (c *console) write(p []byte) {
+	c.writing = true
+	for len(p) > 0 && !c.left && c.err == nil {
+		piece := p[:min(len(p), pieceMax)]
+		c.seen.Write(piece) // before: a write that is cut may have had its effect
+		c.mu.Unlock()
+		_, err := c.out.Write(piece)
+		c.mu.Lock()
+		c.err = err
+		p = p[len(piece):]
+		c.waiting -= len(piece)
+		c.change.Broadcast() // piece by piece, so that the reader of the seat is never held up for long
+	}
+	c.writing = false
+	c.change.Broadcast()
+}
+
+// writer writes what is queued until the terminal is given back.
+func (c *console) writer() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var spare []byte
+	for {
+		for (len(c.queue) == 0 || c.writing) && !c.left {
+			c.change.Wait()
+		}
+		if c.left {
+			return
+		}
+		full := c.queue
+		c.queue = spare[:0]
+		c.write(full)
+		spare = full
+	}
+}
+
+// drain waits until everything is shown, at most drainOutput.
+func (c *console) drain() {
+	limit := time.AfterFunc(drainOutput, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.queue = nil
+		if c.writing && c.err == nil {
+			c.err = os.ErrDeadlineExceeded
+		}
+		c.change.Broadcast()
+	})
+	defer limit.Stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for (len(c.queue) > 0 || c.writing) && c.err == nil {
+		c.change.Wait()
+	}
 }
 
 // notice shows a line of ours, if the screen is one that lines can be added to.
 func (c *console) notice(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.left || c.seen.Modes()&terminal.AltScreen != 0 || !c.seen.Ground() {
+	if c.ahead.Modes()&terminal.AltScreen != 0 || !c.ahead.Ground() {
 		return
 	}
-	_, _ = fmt.Fprintf(c.out, "\r\n[cotal: "+format+"]\r\n", args...)
+	_ = c.add(fmt.Appendf(nil, "\r\n[cotal: "+format+"]\r\n", args...)) // a terminal that is gone shows elsewhere
 }
 
 // apply puts the terminal into further modes, unless it is in the middle of a sequence.
 func (c *console) apply(missing func(have terminal.Modes) terminal.Modes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.left || !c.seen.Ground() {
+	if !c.ahead.Ground() {
 		return
 	}
-	if m := missing(c.seen.Modes()); m != 0 {
-		text := terminal.Apply(m)
-		c.seen.Write(text)
-		_, _ = c.out.Write(text) // a terminal that is gone shows at the next output
+	if m := missing(c.ahead.Modes()); m != 0 {
+		_ = c.add(terminal.Apply(m)) // a terminal that is gone shows elsewhere
 	}
 }
 
 // flushInput throws away what was typed and not yet read, and answers of the terminal to old queries.
 func (c *console) flushInput() { flushTTY(int(c.in.Fd())) }
 
-// leave gives the terminal back: modes left, settings restored, late answers thrown away. It may be
-// called from any goroutine and more than once; it returns when the terminal is restored, or after
-// restoreWait when it takes no output.
+// leave gives the terminal back: queued output dropped, modes left, settings restored, late answers
+// thrown away. It may be called from any goroutine and more than once; it returns when the terminal is
+// restored, or after restoreWait when it takes no output.
 func (c *console) leave() {
 	c.leaving.Do(func() {
 		if c.saved == nil {
@@ -108,10 +204,15 @@ func (c *console) leave() {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			c.mu.Lock() // a write that is blocked holds it
-			defer c.mu.Unlock()
+			c.mu.Lock()
 			c.left = true
-			_, _ = c.out.Write(c.seen.Reset())
+			c.change.Broadcast()
+			for c.writing {
+				c.change.Wait()
+			}
+			reset := c.seen.Reset()
+			c.mu.Unlock()
+			_, _ = c.out.Write(reset)
 		}()
 		select {
 		case <-done:
