@@ -460,3 +460,30 @@ func TestConnectorsStartInTheBackgroundAndStopTogether(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 }
+
+func TestStopDoesNotWaitForWatches(t *testing.T) {
+	f := newFixture(t)
+	c, r := f.runtime()
+	if _, err := r.Spawn(f.ctx(), request("s1", "/x")); err != nil {
+		t.Fatal(err)
+	}
+	watching, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- r.(sdk.Watcher).Watch(f.ctx(), sdk.WatchRequest{SeatID: "s1"}, func(sdk.SeatStatus) error {
+			close(watching)
+			return nil
+		})
+	}()
+	<-watching
+	begin := time.Now()
+	if err := c.Stop(f.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	// The plugin waits 1.5 s for calls in flight; a watch is none.
+	if d := time.Since(begin); d > 1400*time.Millisecond {
+		t.Errorf("stop took %s", d)
+	}
+	if err := <-ended; !errors.Is(err, sdk.ErrUnavailable) {
+		t.Errorf("the watch ended with %v", err)
+	}
+}
