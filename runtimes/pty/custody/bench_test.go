@@ -168,7 +168,17 @@ func seatFlood(b testing.TB, script string, total int, stopped bool) (d time.Dur
 	c.await(first + uint64(total))
 	d = time.Since(start)
 	rss[1] = rssOf(h.self.PID)
+	rss[2] = cpuOf(h.self.PID)
 	return d, c.lost.Load(), rss
+}
+
+// cpuOf returns the processor time a process has used, in milliseconds.
+func cpuOf(pid int) int {
+	p, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	f := strings.Fields(string(p[strings.LastIndexByte(string(p), ')')+1:]))
+	u, _ := strconv.Atoi(f[11])
+	s, _ := strconv.Atoi(f[12])
+	return (u + s) * 10
 }
 
 func rssOf(pid int) int {
@@ -198,10 +208,11 @@ func BenchmarkAttach(b *testing.B) {
 	}{
 		{"101-byte-onlcr", strings.Repeat("x", 99) + "\n", false, 64 << 20},
 		{"2-byte-raw", "x\n", true, 64 << 20},
+		{"coloured-onlcr", strings.Repeat("\x1b[38;5;12mab\x1b[0m cd\x1b[K", 4) + "\n", false, 64 << 20},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			script, total := printer(b.TempDir(), c.line, c.total, c.raw)
-			var ratios, limit, speed []float64
+			var ratios, limit, speed, cpu []float64
 			var lost uint64
 			for i := range b.N {
 				var dBare, dSeat time.Duration
@@ -214,7 +225,9 @@ func BenchmarkAttach(b *testing.B) {
 					one()
 				}
 				var l uint64
-				dSeat, l, _ = seatFlood(b, script, total, false)
+				var use [3]int
+				dSeat, l, use = seatFlood(b, script, total, false)
+				cpu = append(cpu, float64(use[2])*100e6/float64(total))
 				if i%2 == 1 {
 					one()
 				}
@@ -227,6 +240,7 @@ func BenchmarkAttach(b *testing.B) {
 			b.ReportMetric(median(ratios), "of-bare")
 			b.ReportMetric(median(limit), "bare-MB/s")
 			b.ReportMetric(median(speed), "seat-MB/s")
+			b.ReportMetric(median(cpu), "seat-cpu-ms/100MB")
 			b.ReportMetric(float64(lost), "bytes-lost")
 		})
 	}

@@ -29,14 +29,21 @@ const patience = 20 * time.Second
 var seatBinary string
 
 func TestMain(m *testing.M) {
+	if os.Getenv("COTAL_TEST_LISTEN") != "" {
+		listenForEver()
+	}
 	dir, err := os.MkdirTemp("/tmp", "ct")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	seatBinary = filepath.Join(dir, "cotal-seat")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", seatBinary, "github.com/cotal-ai/cotal-host/cmd/cotal-seat")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	args, env := []string{"build", "-trimpath", "-ldflags=-s -w"}, "CGO_ENABLED=0"
+	if os.Getenv("COTAL_TEST_SEAT_RACE") != "" { // the seat itself under the race detector; needs a C compiler
+		args, env = []string{"build", "-race"}, "CGO_ENABLED=1"
+	}
+	build := exec.Command("go", append(args, "-o", seatBinary, "github.com/cotal-ai/cotal-host/cmd/cotal-seat")...)
+	build.Env = append(os.Environ(), env)
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build cotal-seat: %v\n%s", err, out)
 		os.Exit(1)
@@ -116,7 +123,7 @@ func launchSeat(t testing.TB, env []string, opts ...func(*seat.Launch)) *held {
 func (h *held) start(env []string) {
 	h.t.Helper()
 	h.cmd = exec.Command(seatBinary, h.id)
-	h.cmd.Env = append(env, seat.NonceVar+"="+h.launch.Nonce)
+	h.cmd.Env = append(env, seat.NonceVar+"="+h.launch.Nonce, "GORACE=halt_on_error=1")
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	h.cmd.Stdin = bytes.NewReader(seat.EncodeLaunch(h.launch))
 	out, err := h.cmd.StdoutPipe()

@@ -6,14 +6,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/cotal-ai/cotal-host/sdk/failpoint"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
 )
@@ -251,9 +257,18 @@ func TestFieldB1_StopTakesTheWholeGroup(t *testing.T) {
 }
 
 func TestFieldB2_HelpersOfAnAgentThatEndsAreReaped(t *testing.T) {
-	h := prepared(t, script("setsid sleep 600 & sleep 0.1; exit 0"))
-	v := h.view(0)
+	h := prepared(t, script("setsid sleep 600 & read x; exit 0"))
+	v := h.view(seat.RoleInput)
 	h.commit()
+	h.eventually("the helper runs", func() error {
+		for _, p := range h.running() {
+			if p.Comm == "sleep" {
+				return nil
+			}
+		}
+		return errors.New("not yet")
+	})
+	v.press("\n")
 	x := v.awaitExit()
 	if x.Code != 0 || x.Asked || len(x.Reaped) != 1 || x.Reaped[0].Command != "sleep" {
 		t.Fatalf("%+v", x)
@@ -302,15 +317,24 @@ func TestLeftoversThatIgnoreTermAreKilledAfterAGrace(t *testing.T) {
 	}
 }
 
-func TestFieldB8_AnExitIsToldWhenThePortIsFree(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("needs python3 for a child that listens")
+// The listener is this test binary: it holds a port and ignores every polite signal.
+func listenForEver() {
+	signal.Ignore(syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
 	}
-	h := prepared(t, script(`python3 -c '
-import socket,signal,time,os
-signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGHUP, signal.SIG_IGN)
-s=socket.socket(); s.bind(("127.0.0.1",0)); s.listen(); print("port", s.getsockname()[1], "open", flush=True)
-time.sleep(600)' & wait`))
+	fmt.Println("port", l.Addr().(*net.TCPAddr).Port, "open")
+	select {}
+}
+
+func TestFieldB8_AnExitIsToldWhenThePortIsFree(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := prepared(t, script("COTAL_TEST_LISTEN=1 "+self+" & wait"))
 	v := h.view(0)
 	h.commit()
 	v.awaitText("open")
@@ -320,14 +344,11 @@ time.sleep(600)' & wait`))
 	}
 	h.act(seat.ActionTerm)
 	v.awaitExit()
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("bind %d after the exit was told: %v", port, err)
 	}
-	defer syscall.Close(fd)
-	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Errorf("bind %d after the exit was told: %v", port, err)
-	}
+	_ = l.Close()
 }
 
 func TestFieldB15_AWrapperThatExitsTakesTheRealProgramWithIt(t *testing.T) {
@@ -505,7 +526,7 @@ func TestADirectoryThatIsMissingIsNamed(t *testing.T) {
 }
 
 func TestACrashAtEveryFailpointLeavesTheTruthBehind(t *testing.T) {
-	for _, c := range []struct {
+	cases := []struct {
 		point  string
 		record bool // seat.json is durable
 		exit   bool // exit.json is durable
@@ -519,7 +540,21 @@ func TestACrashAtEveryFailpointLeavesTheTruthBehind(t *testing.T) {
 		{"seat.exit.before-fsync", true, false},
 		{"seat.exit.after-fsync", true, true},
 		{"seat.exit.before-ack", true, true},
-	} {
+	}
+	var tested, declared []string
+	for _, c := range cases {
+		tested = append(tested, c.point)
+	}
+	for _, name := range failpoint.Names() {
+		if strings.HasPrefix(name, "seat.") {
+			declared = append(declared, name)
+		}
+	}
+	slices.Sort(tested)
+	if !slices.Equal(tested, declared) {
+		t.Errorf("tested %v, declared %v", tested, declared)
+	}
+	for _, c := range cases {
 		t.Run(c.point, func(t *testing.T) {
 			h := launchSeat(t, []string{"COTAL_FAILPOINTS=" + c.point + "=crash"}, script("exit 6"))
 			if strings.HasPrefix(h.line, "prepared") {
@@ -542,5 +577,54 @@ func TestACrashAtEveryFailpointLeavesTheTruthBehind(t *testing.T) {
 				t.Errorf("exit.json: %+v %v", x, err)
 			}
 		})
+	}
+}
+
+func TestACustodyProcessStartedByHandSaysWhatItIs(t *testing.T) {
+	var said strings.Builder
+	cmd := exec.Command(seatBinary)
+	cmd.Stderr = &said
+	if err := cmd.Run(); cmd.ProcessState.ExitCode() != 2 || !strings.Contains(said.String(), "not by hand") {
+		t.Errorf("%v %q", err, said.String())
+	}
+}
+
+// A verified binary is executed from a sealed memory file; the seat must neither need its path nor keep the file.
+func TestASeatExecutedFromAMemoryFileKeepsNothingOfIt(t *testing.T) {
+	image, err := os.ReadFile(seatBinary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.MemfdCreate("cotal-seat", 0) // not closed on exec, as a careless parent would
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "memfd")
+	defer f.Close()
+	if _, err := f.Write(image); err != nil {
+		t.Fatal(err)
+	}
+	path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)
+	old := seatBinary
+	seatBinary = path
+	h := prepared(t, script("ls -l /proc/$$/fd; exit 0"))
+	seatBinary = old
+	v := h.view(0)
+	h.commit()
+	v.awaitExit()
+	if strings.Contains(v.text(), "memfd") {
+		t.Errorf("the agent holds the image:\n%s", v.text())
+	}
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", h.self.PID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range fds {
+		if target, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", h.self.PID, e.Name())); strings.HasPrefix(target, "/memfd:") {
+			t.Errorf("descriptor %s is %s", e.Name(), target)
+		}
+	}
+	if comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", h.self.PID)); string(comm) != "cotal-seat\n" {
+		t.Errorf("comm %q", comm)
 	}
 }

@@ -198,7 +198,7 @@ func (s *server) wait(k *courtesy) {
 // spillLoop writes output to disk before the ring gives it up.
 func (s *server) spillLoop() {
 	for range s.spillCh {
-		if !s.spillOut(false) {
+		if !s.spillOut() {
 			return
 		}
 	}
@@ -207,7 +207,7 @@ func (s *server) spillLoop() {
 // spillOut writes everything that is not on disk yet. It writes straight from the ring: the span is
 // looked at again afterwards, and what was overwritten meanwhile becomes a hole. It returns false once
 // the spill is off.
-func (s *server) spillOut(last bool) bool {
+func (s *server) spillOut() bool {
 	sp := s.spill
 	sp.io.Lock() // the last call may meet the loop
 	defer sp.io.Unlock()

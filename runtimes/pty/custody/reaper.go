@@ -146,6 +146,9 @@ func (r *reaper) signal(s *server, a seat.Action, foreground int) *seat.Error {
 		for _, p := range s.descendants() {
 			_ = seat.SignalExact(p.Identity, unix.SIGKILL)
 		}
+		if r.alive { // even where /proc cannot be read
+			_ = unix.Kill(r.agent.PID, unix.SIGKILL)
+		}
 		return nil
 	}
 	sig := map[seat.Action]unix.Signal{

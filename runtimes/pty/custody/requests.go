@@ -169,7 +169,6 @@ func (s *server) hello(f *os.File, fd int, t seat.Type, p []byte) (*client, *sea
 	if h.Rows != 0 && h.Cols != 0 && s.maySize(c) == nil {
 		s.size(h.Rows, h.Cols)
 	}
-	c.answers = seat.AppendWelcome(nil, min(h.VersionMax, seat.VersionMax), seat.Status{})[:0]
 	s.clients = append(s.clients[:len(s.clients):len(s.clients)], c)
 	s.news()
 	c.statusDue = false

@@ -183,7 +183,7 @@ func (s *server) stop(a seat.Action) *seat.Error {
 	defer s.commitMu.Unlock()
 	s.mu.Lock()
 	next, do, _ := step(s.state, evStop)
-	if do != doAnswer {
+	if s.state == seat.StatePrepared || s.state == seat.StateRunning { // an agent that has ended was not asked to
 		s.asked = true
 	}
 	switch do {
@@ -219,7 +219,7 @@ func (s *server) finish(x seat.ExitRecord) {
 	case <-time.After(drainTimeout): // something outside the tree holds the terminal open
 		s.log.say("output did not end; the terminal is held open from outside")
 	}
-	s.spillOut(true)
+	s.spillOut()
 	s.mu.Lock()
 	x.Asked = s.asked
 	x.Last = terminal.LastLine(s.ring.tail(lastBytes), 160)
