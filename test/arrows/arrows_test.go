@@ -151,7 +151,9 @@ func TestFailpoints_HaveUniqueNamesOfTheirProcess(t *testing.T) {
 	}
 	first := map[string]failpoints.Site{}
 	for _, s := range sites {
-		t.Logf("%-45s %s:%d", s.Name, s.File, s.Line)
+		if testing.Verbose() {
+			t.Logf("%-45s %s:%d", s.Name, s.File, s.Line)
+		}
 		if !failpointName.MatchString(s.Name) {
 			t.Errorf("%s:%d: %q is not process.place, process being host, supervise, pty or seat", s.File, s.Line, s.Name)
 		}
