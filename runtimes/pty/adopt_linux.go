@@ -173,7 +173,7 @@ func (v *view) lost(ctx context.Context, asked bool) (record.Exit, sweep, error)
 		if err := fpAdoptLost.Hit(); err != nil {
 			return x, sw, err
 		}
-		if sw, err = sweepNonce(ctx, v.nonce, nil); err != nil {
+		if sw, err = sweepNonce(ctx, v.nonce); err != nil {
 			return x, sw, err
 		}
 		if len(sw.left) > 0 {

@@ -259,3 +259,39 @@ func TestRuntimeGoesAwayWithoutASeatNoticing(t *testing.T) {
 		t.Errorf("%+v", again)
 	}
 }
+
+// A handle finds its seat although the runtime is configured with another seat root by now.
+func TestHandleOutlivesTheSeatRoot(t *testing.T) {
+	r := newRig(t)
+	q := r.spec(`[{"hang":true}]`)
+	h := r.spawn(q)
+	moved := newRig(t)
+	adopt, stop := adoptOf(q, true), stopOf(q, sdk.StopNow)
+	adopt.Handle, stop.Handle = h, h
+	st, err := moved.rt.Adopt(context.Background(), adopt)
+	if err != nil || st.State != sdk.SeatRunning {
+		t.Fatalf("adopt: %+v, %v", st, err)
+	}
+	if rep, err := moved.rt.Reap(context.Background(), stop); err != nil || rep.Outcome != sdk.ReapStopped {
+		t.Errorf("reap: %+v, %v", rep, err)
+	}
+	r.gone(q)
+}
+
+// A handle of a newer runtime, or of another seat, is refused by name.
+func TestHandlesAreChecked(t *testing.T) {
+	r := newRig(t)
+	q := r.spec(`[]`)
+	h := r.spawn(q)
+	for name, bad := range map[string]sdk.Handle{
+		"version 2": {Version: 2, Ref: h.Ref, State: h.State},
+		"of seat":   {Version: 1, Ref: strings.Repeat("0", 32), State: h.State},
+		"state":     {Version: 1, Ref: h.Ref, State: []byte("{")},
+	} {
+		req := adoptOf(q, false)
+		req.Handle = bad
+		if _, err := r.rt.Adopt(context.Background(), req); !errors.Is(err, sdk.ErrInvalid) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

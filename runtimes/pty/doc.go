@@ -47,9 +47,6 @@ const (
 	startingWait = 3 * time.Second
 	// attachBudget is below the 3 s the host allows for Attach.
 	attachBudget = 2500 * time.Millisecond
-	// termSettle is added to the grace before the next rung: the seat ends the rest of the tree
-	// after the agent and fsyncs the exit record before it tells.
-	termSettle = 1500 * time.Millisecond
 	// killWait bounds the time from SIGKILL of the whole tree to the exit record.
 	killWait = 4 * time.Second
 	// custodyEnd bounds the end of the custody process once its exit is acknowledged.

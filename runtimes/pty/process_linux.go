@@ -70,27 +70,25 @@ func descendants(table map[int]proc, roots map[int]bool) []proc {
 // sweep is what a hunt for survivors did.
 type sweep struct {
 	killed []sdk.Killed
-	seen   int      // looks at the process table
 	left   []string // what still lives or may not be signalled, "pid (comm): why"
 }
 
 // sweepNonce kills every process of ours that carries the nonce, and everything below it, and looks
 // again until a look finds none. The nonce is random and secret enough that nobody carries it by
 // chance; the other direction does not hold (a program may erase its environment), which is why an
-// empty sweep alone proves nothing while custody could tell better. spare is never signalled.
+// empty sweep alone proves nothing while custody could tell better.
 //
 // An error means that the table could not be read; survivors that resist are in sweep.left.
-func sweepNonce(ctx context.Context, nonce string, spare map[int]bool) (sweep, error) {
+func sweepNonce(ctx context.Context, nonce string) (sweep, error) {
 	ctx, cancel := context.WithTimeout(ctx, survivorWait)
 	defer cancel()
 	var sw sweep
 	hit := map[int]proc{} // signalled and not yet seen dead
 	for {
-		found, err := survivors(nonce, spare)
+		found, err := survivors(nonce)
 		if err != nil {
 			return sw, err
 		}
-		sw.seen++
 		sw.left = nil
 		for _, p := range found {
 			if err := kill(p); errors.Is(err, seat.ErrProcessGone) {
@@ -125,7 +123,7 @@ func sweepNonce(ctx context.Context, nonce string, spare map[int]bool) (sweep, e
 }
 
 // survivors returns the living carriers of a nonce and their descendants, without this process.
-func survivors(nonce string, spare map[int]bool) ([]proc, error) {
+func survivors(nonce string) ([]proc, error) {
 	carriers, err := seat.FindByNonce(nonce)
 	if err != nil {
 		return nil, fmt.Errorf("look for processes by nonce: %w", err)
@@ -133,7 +131,7 @@ func survivors(nonce string, spare map[int]bool) ([]proc, error) {
 	var found []proc
 	roots := map[int]bool{}
 	for _, c := range carriers {
-		if c.PID == os.Getpid() || spare[c.PID] {
+		if c.PID == os.Getpid() {
 			continue
 		}
 		p := proc{pid: c.PID, ppid: c.PPID, comm: c.Comm, ticks: c.StartTicks}
@@ -148,7 +146,7 @@ func survivors(nonce string, spare map[int]bool) ([]proc, error) {
 		return nil, err
 	}
 	for _, p := range descendants(table, roots) {
-		if p.pid != os.Getpid() && !spare[p.pid] {
+		if p.pid != os.Getpid() {
 			found = append(found, p)
 		}
 	}
@@ -182,7 +180,6 @@ func sweepTree(ctx context.Context, custody seat.Identity) (sweep, error) {
 			return sw, fmt.Errorf("custody process %d ended while its tree was being killed", custody.PID)
 		}
 		below := descendants(table, map[int]bool{custody.PID: true})
-		sw.seen++
 		sw.left = nil
 		if len(below) == 0 {
 			break

@@ -260,7 +260,7 @@ func (rp *reaping) took(x record.Exit) {
 
 // sweep kills what carries the nonce and turns survivors into ErrUnproven.
 func (rp *reaping) sweep(ctx context.Context) (sweep, error) {
-	sw, err := sweepNonce(ctx, rp.v.nonce, nil)
+	sw, err := sweepNonce(ctx, rp.v.nonce)
 	rp.report.Killed = append(rp.report.Killed, sw.killed...)
 	switch {
 	case err != nil:

@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -76,7 +77,14 @@ func testMain(m *testing.M) int {
 	}
 	sum := sha256.Sum256(program)
 	built.seatSHA256 = hex.EncodeToString(sum[:])
-	return m.Run()
+	if code := m.Run(); code != 0 {
+		return code
+	}
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
 }
 
 // patience bounds every wait for a fact; it decides how long a broken test takes to fail.

@@ -179,7 +179,7 @@ func (s *settings) existing(ctx context.Context, dir *os.File, req sdk.SpawnRequ
 				continue
 			}
 		}
-		sw, err := sweepNonce(ctx, req.Nonce, nil)
+		sw, err := sweepNonce(ctx, req.Nonce)
 		if err != nil || len(sw.left) > 0 {
 			return h, true, unavailable("an interrupted spawn of seat %s left processes: %v %s", req.SeatID, err, strings.Join(sw.left, "; "))
 		}
@@ -308,7 +308,7 @@ func (sp *spawning) undo(first error) error {
 	note(fpSpawnUndo.Hit())
 	if sp.child != nil {
 		note(sp.child.kill(ctx))
-		sw, err := sweepNonce(ctx, sp.req.Nonce, nil)
+		sw, err := sweepNonce(ctx, sp.req.Nonce)
 		note(err)
 		for _, left := range sw.left {
 			failed = append(failed, "process "+left)
