@@ -210,6 +210,9 @@ func BenchmarkThirtyTwoSeats(b *testing.B) {
 	for b.Loop() {
 		w := harness.New(b)
 		h := w.Start(harness.HostOptions{})
+		for _, plugin := range []string{"pty", "command", "opencode"} {
+			w.PluginPID(plugin) // idle is what it is once everything has started
+		}
 		idleMB = append(idleMB, rssMB(b, h.PID))
 		c := w.Mesh()
 		for i := range seats {
