@@ -164,6 +164,9 @@ type MintCounts struct {
 // InputFacts tell the host how text is typed into this agent program.
 type InputFacts struct {
 	SubmitDelayMs int `json:"submitDelayMs,omitempty"` // pause between the pasted text and the Return that submits it
+	// AwaitField: the program loses what is typed before its input field has the focus, which shows as
+	// bracketed paste on and the cursor visible. The host holds text back until then.
+	AwaitField bool `json:"awaitField,omitempty"`
 }
 
 // PluginConfig is handed to Configurer.

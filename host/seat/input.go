@@ -81,6 +81,14 @@ func (s *Set) Input(ctx context.Context, target wire.Target, args wire.InputArgs
 	if st.State != seat.StateRunning {
 		return wire.InputReply{}, wire.Refuse(wire.CodeFailedPrecondition, "%s does not run any more; nothing was typed", snap.Row.Alias)
 	}
+	facts := a.inputFacts(ctx)
+	if facts.AwaitField {
+		if st, err = awaitField(ctx, conn, st); err != nil {
+			return wire.InputReply{}, wire.Refuse(wire.CodeUnavailable,
+				"%s shows no input field (%v); it may still start, or ask something: look with cotal attach %s; nothing was typed",
+				snap.Row.Alias, err, snap.Row.Alias)
+		}
+	}
 	bracketed := terminal.Modes(st.Modes)&terminal.BracketedPaste != 0
 	if bracketed && bytes.Contains(text, pasteEnd) {
 		return wire.InputReply{}, wire.Refuse(wire.CodeBadRequest,
@@ -94,7 +102,7 @@ func (s *Set) Input(ctx context.Context, target wire.Target, args wire.InputArgs
 	writes := encodeInput(text, bracketed, enter)
 	for i, w := range writes {
 		if enter && i == len(writes)-1 {
-			if err := sleep(ctx, a.submitDelay(ctx, bracketed)); err != nil {
+			if err := sleep(ctx, submitDelay(facts, bracketed)); err != nil {
 				return wire.InputReply{}, inputError(snap.Row.Alias, typed, err)
 			}
 		}
@@ -132,15 +140,52 @@ func notExecuted(err error) bool {
 	return errors.As(err, &e) && e.Outcome == seat.OutcomeNotExecuted
 }
 
-// submitDelay is the pause before the Return.
-func (a *actor) submitDelay(ctx context.Context, bracketed bool) time.Duration {
-	if _, info, err := a.set.cfg.Plugins.Connector(ctx, a.snapshot().Row.Agent); err == nil && info.Connector.Input.SubmitDelayMs > 0 {
-		return time.Duration(info.Connector.Input.SubmitDelayMs) * time.Millisecond
+// inputFacts are the connector's facts on typing; zero when it cannot be asked now.
+func (a *actor) inputFacts(ctx context.Context) sdk.InputFacts {
+	_, info, err := a.set.cfg.Plugins.Connector(ctx, a.snapshot().Row.Agent)
+	if err != nil {
+		return sdk.InputFacts{}
 	}
-	if !bracketed {
+	return info.Connector.Input
+}
+
+// submitDelay is the pause before the Return.
+func submitDelay(f sdk.InputFacts, bracketed bool) time.Duration {
+	switch {
+	case f.SubmitDelayMs > 0:
+		return time.Duration(f.SubmitDelayMs) * time.Millisecond
+	case bracketed:
+		return defaultSubmitDelay
+	default:
 		return 0 // a program that takes plain text sees the same bytes as from a person
 	}
-	return defaultSubmitDelay
+}
+
+// Waiting for an input field: a program that boots takes seconds; one that asks something may take for ever.
+const (
+	fieldWait  = 20 * time.Second
+	fieldEvery = 50 * time.Millisecond
+)
+
+// hasField reports whether the modes say that an input field has the focus.
+func hasField(m terminal.Modes) bool {
+	return m&(terminal.BracketedPaste|terminal.CursorHidden) == terminal.BracketedPaste
+}
+
+// awaitField waits until the seat's modes say that its program takes text.
+func awaitField(ctx context.Context, conn *seat.Conn, st seat.Status) (seat.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, fieldWait)
+	defer cancel()
+	for !hasField(terminal.Modes(st.Modes)) {
+		if err := sleep(ctx, fieldEvery); err != nil {
+			return st, err
+		}
+		var err error
+		if st, err = conn.Get(ctx); err != nil {
+			return st, err
+		}
+	}
+	return st, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -542,6 +542,37 @@ func TestInput(t *testing.T) {
 	}
 }
 
+// Text for a program that loses what is typed before its input field has the focus is held back.
+func TestInputWaitsForTheInputField(t *testing.T) {
+	w := newWorld(t)
+	info := w.plugins.facts["command"]
+	info.Connector.Input.AwaitField = true
+	w.plugins.facts["command"] = info
+	log, gate := filepath.Join(w.dir, "log"), filepath.Join(w.dir, "gate")
+	acc := w.run("tui", fmt.Sprintf(`[{"raw": true}, {"print": "\u001b[?2004h\u001b[?25l"}, {"waitFile": %q}, {"print": "\u001b[?25h"}, {"hexlog": {"file": %q}}]`, gate, log))
+	target := wire.Target{Owner: acc.Owner, Actor: acc.Actor, LifecycleUID: acc.UID}
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := w.set.Input(ctx, target, wire.InputArgs{Text: "too early"}); code(err) != wire.CodeUnavailable || outcome(err) != wire.OutcomeNotExecuted {
+		t.Fatalf("input without a field: %v", err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.set.Input(context.Background(), target, wire.InputArgs{Text: "hi"})
+		done <- err
+	}()
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the program has read it", func() (bool, string) {
+		p, _ := os.ReadFile(log)
+		return strings.TrimSpace(string(p)) == "1b5b3230307e68691b5b3230317e0d", string(p)
+	})
+}
+
 // A line that the terminal would cut is refused before a byte of it is typed.
 func TestALineTooLongForALineReaderIsRefusedWhole(t *testing.T) {
 	w := newWorld(t)
