@@ -90,6 +90,10 @@ func TestWarden_EndsEverythingWhenTheTestProcessIsGone(t *testing.T) {
 	Eventually(t, DefaultWait, "the daemon is gone", func() (bool, string) {
 		return syscall.Kill(pid, 0) == syscall.ESRCH, "it runs"
 	})
+	Eventually(t, DefaultWait, "the directory is gone", func() (bool, string) {
+		_, err := os.Stat(w.Dir)
+		return os.IsNotExist(err), "it is there"
+	})
 }
 
 func TestWarden_RefusesToSignalAForeignProcess(t *testing.T) {

@@ -14,15 +14,17 @@ import (
 	"time"
 )
 
-// wardenEnv turns a copy of the test binary into a warden before any test runs.
+// wardenEnv turns a copy of the test binary into a warden before any test runs. Its value is the
+// directory of the world, which the warden removes when the test process is gone without doing so.
 const wardenEnv = "COTAL_HARNESS_WARDEN"
 
 func init() {
 	if os.Getenv(wardenEnv) == "" {
 		return
 	}
+	dir := os.Getenv(wardenEnv)
 	os.Unsetenv(wardenEnv)
-	serveWarden(os.Stdin, os.Stdout)
+	serveWarden(os.Stdin, os.Stdout, dir)
 	os.Exit(0)
 }
 
@@ -54,7 +56,7 @@ func (e Exit) String() string {
 
 type wardenRequest struct {
 	ID     int      `json:"id"`
-	Op     string   `json:"op"` // start, signal, list, killall
+	Op     string   `json:"op"` // start, signal, list, end
 	Path   string   `json:"path,omitempty"`
 	Args   []string `json:"args,omitempty"`
 	Env    []string `json:"env,omitempty"`
@@ -88,14 +90,14 @@ type warden struct {
 	done    chan struct{}
 }
 
-func startWarden(t testing.TB) *warden {
+func startWarden(t testing.TB, dir string) *warden {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatalf("find test binary: %v", err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), wardenEnv+"=1")
+	cmd.Env = append(os.Environ(), wardenEnv+"="+dir)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt of the test run goes to the test alone
 	in, err := cmd.StdinPipe()
@@ -192,9 +194,9 @@ func (w *warden) wait(pid int, d time.Duration) (Exit, bool) {
 	return e, ok
 }
 
-// close ends everything below the warden, then the warden.
+// close ends everything below the warden, then the warden. The directory of the world is left.
 func (w *warden) close() {
-	_, _ = w.call(wardenRequest{Op: "killall"})
+	_, _ = w.call(wardenRequest{Op: "end"})
 	w.in.Close()
 	<-w.done
 	_ = w.cmd.Wait()

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -19,12 +20,14 @@ type server struct {
 	mu      sync.Mutex
 	started map[int]bool
 	spawned chan struct{}
+	ended   atomic.Bool
 	outMu   sync.Mutex
 	out     *json.Encoder
 }
 
-// serveWarden answers requests until standard input ends, then kills everything below.
-func serveWarden(in io.Reader, out io.Writer) {
+// serveWarden answers requests until standard input ends, then kills everything below. Without a
+// request to end before, the test process was killed: nobody else will remove dir.
+func serveWarden(in io.Reader, out io.Writer, dir string) {
 	becomeSubreaper()
 	s := &server{started: map[int]bool{}, spawned: make(chan struct{}, 1), out: json.NewEncoder(out)}
 	go s.reap()
@@ -36,7 +39,10 @@ func serveWarden(in io.Reader, out io.Writer) {
 		}
 		go s.handle(req)
 	}
-	s.killAll()
+	_ = s.killAll()
+	if !s.ended.Load() && os.Getenv("COTAL_TEST_KEEP") == "" {
+		_ = os.RemoveAll(dir)
+	}
 }
 
 func (s *server) send(r wardenReply) {
@@ -55,7 +61,8 @@ func (s *server) handle(req wardenRequest) {
 		r.Procs, err = descendants()
 	case "signal":
 		err = s.signal(req.PID, syscall.Signal(req.Signal))
-	case "killall":
+	case "end":
+		s.ended.Store(true)
 		err = s.killAll()
 	default:
 		err = fmt.Errorf("unknown request %q", req.Op)

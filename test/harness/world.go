@@ -63,7 +63,7 @@ func newWorld(t testing.TB, bin string) *World {
 			w.env[name] = v
 		}
 	}
-	w.warden = startWarden(t)
+	w.warden = startWarden(t, dir)
 	if _, err := w.warden.call(wardenRequest{Op: "list"}); err != nil {
 		w.warden.close()
 		t.Fatalf("start warden: %v", err)
