@@ -117,7 +117,8 @@ func runSignal(s step) error {
 			os.Exit(on.Exit)
 		}()
 	case s.Spin != nil:
-		for { //nolint:revive // burning CPU is the point
+		//lint:ignore SA5002 burning CPU is the point
+		for {
 		}
 	case s.Hang != nil:
 		for {
