@@ -12,7 +12,9 @@ const (
 	courtesyWait   = 20 * time.Millisecond  // longest single wait for a viewer
 	courtesyBudget = 500 * time.Millisecond // waiting in any second, all viewers together
 	courtesyStalls = 5                      // waits in vain in any second
-	batchFrom      = 2 << 10                // a read this large is worth another before sending
+	batchFrom      = 2 << 10                // a read this large is part of a flood
+	batchTo        = 32 << 10               // and is sent when so much has come together,
+	batchWait      = 200_000                // or nothing more within so many nanoseconds
 )
 
 // courtesy limits how long viewers may hold the terminal up.
@@ -84,8 +86,9 @@ func (s *server) readTerminal() {
 	}
 }
 
-// readSome reads what there is now. A full read is followed by another: fewer, larger frames cost
-// the viewers fewer wake-ups, while a keystroke's echo is never held back.
+// readSome reads what there is now. In a flood the kernel hands out 4 KiB at a time and needs a moment
+// for the next, so a large read waits for more before it is sent: fewer, larger frames cost seat and
+// viewers fewer wake-ups. A keystroke's echo is small and never held back.
 func readSome(fd int, p []byte) (n int, end bool) {
 	for n < len(p) {
 		m, err := unix.Read(fd, p[n:])
@@ -93,16 +96,27 @@ func readSome(fd int, p []byte) (n int, end bool) {
 		case err == unix.EINTR:
 			continue
 		case err == unix.EAGAIN:
-			return n, false
+			if n < batchFrom || n >= batchTo || !readable(fd) {
+				return n, false
+			}
+			continue
 		case err != nil || m <= 0:
 			return n, true
 		}
 		n += m
-		if m < batchFrom {
+		if m < batchFrom || n >= batchTo {
 			break
 		}
 	}
 	return n, false
+}
+
+// readable waits a moment for more output. The wait is a call of its own and not the runtime's
+// poller: in a flood it ends within microseconds.
+func readable(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Ppoll(p, &unix.Timespec{Nsec: batchWait}, nil)
+	return err == nil && n > 0
 }
 
 // publish makes p, which was read into the ring's space, readable and sends it to every viewer that

