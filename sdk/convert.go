@@ -101,7 +101,7 @@ func infoToPB(i Info) *pb.DescribeResponse {
 			Mints: &pb.MintCounts{
 				Ports: u32(f.Mints.Ports), Secrets: u32(f.Mints.Secrets), SessionIds: u32(f.Mints.SessionIDs),
 			},
-			Input:    &pb.InputFacts{SubmitDelayMs: u32(f.Input.SubmitDelayMs)},
+			Input:    &pb.InputFacts{SubmitDelayMs: u32(f.Input.SubmitDelayMs), AwaitField: f.Input.AwaitField},
 			EnvAllow: f.EnvAllow,
 		}
 	}
@@ -129,7 +129,7 @@ func infoFromPB(p *pb.DescribeResponse) Info {
 				Ports: int(f.GetMints().GetPorts()), Secrets: int(f.GetMints().GetSecrets()),
 				SessionIDs: int(f.GetMints().GetSessionIds()),
 			},
-			Input:    InputFacts{SubmitDelayMs: int(f.GetInput().GetSubmitDelayMs())},
+			Input:    InputFacts{SubmitDelayMs: int(f.GetInput().GetSubmitDelayMs()), AwaitField: f.GetInput().GetAwaitField()},
 			EnvAllow: f.GetEnvAllow(),
 		}
 	}

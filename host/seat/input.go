@@ -161,10 +161,13 @@ func submitDelay(f sdk.InputFacts, bracketed bool) time.Duration {
 	}
 }
 
-// Waiting for an input field: a program that boots takes seconds; one that asks something may take for ever.
+// Waiting for an input field: a program that boots takes seconds; one that asks something may take for
+// ever. The field must have stayed for a while, because programs draw it before they listen: text typed
+// within 50 ms of OpenCode's first cursor was lost.
 const (
-	fieldWait  = 20 * time.Second
-	fieldEvery = 50 * time.Millisecond
+	fieldWait   = 20 * time.Second
+	fieldEvery  = 50 * time.Millisecond
+	fieldSettle = 500 * time.Millisecond
 )
 
 // hasField reports whether the modes say that an input field has the focus.
@@ -176,7 +179,16 @@ func hasField(m terminal.Modes) bool {
 func awaitField(ctx context.Context, conn *seat.Conn, st seat.Status) (seat.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, fieldWait)
 	defer cancel()
-	for !hasField(terminal.Modes(st.Modes)) {
+	var since time.Time // the field is there since; zero while it is not
+	for {
+		switch {
+		case !hasField(terminal.Modes(st.Modes)):
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+		case time.Since(since) >= fieldSettle:
+			return st, nil
+		}
 		if err := sleep(ctx, fieldEvery); err != nil {
 			return st, err
 		}
@@ -185,7 +197,6 @@ func awaitField(ctx context.Context, conn *seat.Conn, st seat.Status) (seat.Stat
 			return st, err
 		}
 	}
-	return st, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -444,6 +444,8 @@ func (x *MintCounts) GetSessionIds() uint32 {
 type InputFacts struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SubmitDelayMs uint32                 `protobuf:"varint,1,opt,name=submit_delay_ms,json=submitDelayMs,proto3" json:"submit_delay_ms,omitempty"`
+	// Hold text back until bracketed paste is on and the cursor visible.
+	AwaitField    bool `protobuf:"varint,2,opt,name=await_field,json=awaitField,proto3" json:"await_field,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -483,6 +485,13 @@ func (x *InputFacts) GetSubmitDelayMs() uint32 {
 		return x.SubmitDelayMs
 	}
 	return 0
+}
+
+func (x *InputFacts) GetAwaitField() bool {
+	if x != nil {
+		return x.AwaitField
+	}
+	return false
 }
 
 type ConfigureRequest struct {
@@ -710,10 +719,12 @@ const file_cotal_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x05ports\x18\x01 \x01(\rR\x05ports\x12\x18\n" +
 	"\asecrets\x18\x02 \x01(\rR\asecrets\x12\x1f\n" +
 	"\vsession_ids\x18\x03 \x01(\rR\n" +
-	"sessionIds\"4\n" +
+	"sessionIds\"U\n" +
 	"\n" +
 	"InputFacts\x12&\n" +
-	"\x0fsubmit_delay_ms\x18\x01 \x01(\rR\rsubmitDelayMs\"\xab\x01\n" +
+	"\x0fsubmit_delay_ms\x18\x01 \x01(\rR\rsubmitDelayMs\x12\x1f\n" +
+	"\vawait_field\x18\x02 \x01(\bR\n" +
+	"awaitField\"\xab\x01\n" +
 	"\x10ConfigureRequest\x12\x1f\n" +
 	"\vconfig_json\x18\x01 \x01(\fR\n" +
 	"configJson\x12\x1d\n" +
