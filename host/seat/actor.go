@@ -193,8 +193,10 @@ func (a *actor) transition(ev Event, mutate func(*journal.SeatRow), end *settle)
 	key := goal.Key(row.RequestID)
 	var landed wire.GoalResult
 	var first bool
+	show := func() {}
 	if end != nil {
-		defer a.set.cfg.Goals.Hide(key)()
+		show = a.set.cfg.Goals.Hide(key)
+		defer func() { show() }()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), persistTimeout)
 	defer cancel()
@@ -218,6 +220,8 @@ func (a *actor) transition(ev Event, mutate func(*journal.SeatRow), end *settle)
 	}
 	a.snap.Store(&Snapshot{Row: row, State: to, Status: old.Status})
 	if end != nil {
+		show()
+		show = func() {}
 		if first {
 			a.set.cfg.Goals.Announce(key, landed)
 		}

@@ -290,6 +290,7 @@ func (a *actor) onCommitted(st sdk.SeatStatus, p *sdk.Probe) error {
 		if p == nil && st.State == sdk.SeatRunning && a.snapshot().State != Stopping {
 			end = &settle{state: wire.GoalSucceeded, data: a.spawnResult()}
 		}
+		a.set.cfg.Goals.Phase(goal.Key(a.snapshot().Row.RequestID), wire.PhaseLaunched)
 		// A program that ended at once did run: Running first, then its exit.
 		err := a.transition(EvRunning, func(r *journal.SeatRow) { r.Started = time.Now() }, end)
 		if err != nil {
@@ -297,7 +298,6 @@ func (a *actor) onCommitted(st sdk.SeatStatus, p *sdk.Probe) error {
 		}
 		_ = fpRunning.Hit()
 		a.set.launched(a)
-		a.set.cfg.Goals.Phase(goal.Key(a.snapshot().Row.RequestID), wire.PhaseLaunched)
 		return nil
 	case sdk.SeatNotFound:
 		return sdk.Errorf(sdk.ErrGone, "the seat was gone before its commit: %s", st.Reason)

@@ -67,8 +67,9 @@ func (i *image) command(cmd *exec.Cmd) {
 		return
 	}
 	// The descriptor is closed by exec itself. Handed on, it would pin the binary in the memory of
-	// everything the plugin starts, seats included.
-	cmd.Path = fmt.Sprintf("/proc/self/fd/%d", i.file.Fd())
+	// everything the plugin starts, seats included. It is named by our pid, not by "self": between fork
+	// and exec the Go runtime may move a descriptor of the child onto this number.
+	cmd.Path = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), i.file.Fd())
 }
 
 func (i *image) Close() { i.file.Close() }

@@ -3,8 +3,11 @@ package pty
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
+	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -79,7 +82,13 @@ func (rp *reaping) climb(ctx context.Context, c *seat.Conn, now seat.Status, age
 		grace := rp.grace(ctx)
 		began := time.Now()
 		rp.evidence("sent SIGTERM to agent %d (%s) and the foreground group", now.Agent.PID, agent)
-		if err = rp.signal(ctx, c, seat.ActionTerm, 0, ended, running); err == nil {
+		err = rp.signal(ctx, c, seat.ActionTerm, 0, ended, running)
+		if err == nil && ignoresTerm(now.Agent.PID) {
+			// Interactive shells do; what ends them politely is the loss of their terminal.
+			rp.evidence("it ignores SIGTERM, as interactive shells do: sent SIGHUP too")
+			err = rp.signal(ctx, c, seat.ActionHangup, 0, ended, running)
+		}
+		if err == nil {
 			if err = fpReapTerm.Hit(); err != nil {
 				return false, unproven("%v", err)
 			}
@@ -105,6 +114,22 @@ func (rp *reaping) climb(ctx context.Context, c *seat.Conn, now seat.Status, age
 	_ = seat.SignalExact(rp.custody, unix.SIGCONT) // somebody may have stopped it meanwhile
 	rp.evidence("sent SIGKILL to the whole tree")
 	return false, rp.signal(ctx, c, seat.ActionKill, killWait, ended, running)
+}
+
+// ignoresTerm reports whether a process has set SIGTERM to be ignored. A process that cannot be read
+// is taken not to: it then simply has its grace.
+func ignoresTerm(pid int) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(status)) {
+		if mask, ok := strings.CutPrefix(line, "SigIgn:"); ok {
+			set, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+			return err == nil && set&(1<<(unix.SIGTERM-1)) != 0
+		}
+	}
+	return false
 }
 
 var (

@@ -265,6 +265,22 @@ func TestFieldC5_AStopWaitsForASlowEndBeforeItJudges(t *testing.T) {
 	}
 }
 
+// An interactive shell ignores SIGTERM; its stop must not take the whole grace and then kill it.
+func TestStopOfAnInteractiveShellIsPoliteAndQuick(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	w.Spawn("shell", "bash", "--norc", "-i")
+	await(t, harness.DefaultWait, "the prompt", func() (bool, string) {
+		out := w.CLI("logs", "shell").OK().Stdout
+		return strings.Contains(out, "$") || strings.Contains(out, "#"), out
+	})
+	r := w.CLI("stop", "shell").OK()
+	if r.Took > 3*time.Second || strings.Contains(r.Stdout, "SIGKILL") || !strings.Contains(r.Stdout, "SIGHUP") {
+		t.Errorf("want a quick polite end by SIGHUP: %v", r)
+	}
+}
+
 // TestFieldL6_SeatsHaveATerminalIdentityWhateverTheHostHas.
 func TestFieldL6_SeatsHaveATerminalIdentityWhateverTheHostHas(t *testing.T) {
 	t.Parallel()
