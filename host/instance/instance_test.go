@@ -524,6 +524,9 @@ func TestWhatADyingHostLeftIsSwept(t *testing.T) {
 }
 
 func TestNoSpaceLeavesTheOldIdentity(t *testing.T) {
+	if !inProcessOfItsOwn(t) {
+		return
+	}
 	root := t.TempDir()
 	i := open(t, root)
 	before, _ := os.ReadFile(filepath.Join(i.Dir, instanceName))

@@ -1,10 +1,29 @@
 package instance
 
 import (
+	"os"
+	"os/exec"
 	"os/signal"
 	"syscall"
 	"testing"
 )
+
+// inProcessOfItsOwn runs the calling test once more in a child process and reports whether this is the
+// child. A limit of file sizes holds for a whole process: in the parent it would also stop the log that
+// the test runner itself writes.
+func inProcessOfItsOwn(t *testing.T) bool {
+	t.Helper()
+	const mark = "COTAL_TEST_CHILD"
+	if os.Getenv(mark) == t.Name() {
+		return true
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1")
+	cmd.Env = append(os.Environ(), mark+"="+t.Name())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("in a process of its own: %v\n%s", err, out)
+	}
+	return false
+}
 
 // limitFileSize makes every write beyond size bytes of a file fail, as a full disk would, for this
 // process until the returned function is called.
