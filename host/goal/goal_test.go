@@ -76,6 +76,8 @@ func TestExactlyOneTerminalLands(t *testing.T) {
 }
 
 // Two callers that choose the same goal id neither see nor settle each other's goal.
+//
+// proves: GOAL-2
 func TestSameGoalIDOfTwoCallersIsTwoGoals(t *testing.T) {
 	j := open(t)
 	s := goal.NewStore(j, nil)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	bolterr "go.etcd.io/bbolt/errors"
 )
 
 // Schema is the journal format this build writes. An older journal is migrated step by step when it
@@ -73,7 +74,7 @@ func openDB(path string, timeout time.Duration) (db *bolt.DB, err error) {
 	}()
 	db, err = bolt.Open(path, 0o600, options(timeout))
 	if err != nil {
-		if errors.Is(err, bolt.ErrTimeout) {
+		if errors.Is(err, bolterr.ErrTimeout) {
 			return nil, inUse(path)
 		}
 		return nil, &FileError{Path: path, Reason: ErrCorrupt, Err: err, Fix: fixMove}

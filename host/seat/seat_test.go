@@ -42,7 +42,7 @@ func lines(t *testing.T, path string) int {
 	return strings.Count(string(p), "\n")
 }
 
-// proves: EXIT-1, RT-3
+// proves: EXIT-1, RT-3, GOAL-1, SEAT-7
 func TestSpawnRunsAndStopLeavesNothing(t *testing.T) {
 	w := newWorld(t)
 	acc := w.run("worker", `[{"print": "hello\n"}, {"hang": true}]`)
@@ -69,6 +69,8 @@ func TestSpawnRunsAndStopLeavesNothing(t *testing.T) {
 }
 
 // The exit code is recorded exactly, and the row stays to be read.
+//
+// proves: EXIT-9
 func TestExitByItselfIsRecordedExactly(t *testing.T) {
 	w := newWorld(t)
 	w.run("seven", `[{"waitMs": 20}, {"print": "last words\n"}, {"exit": 7}]`)
@@ -86,7 +88,10 @@ func TestExitByItselfIsRecordedExactly(t *testing.T) {
 	}
 }
 
-// One request id is one seat, however often and however concurrently it is sent.
+// One request id is one seat, however often and however concurrently it is sent; another request under the
+// same id is refused without effect.
+//
+// proves: GOAL-3, GOAL-5, GOAL-31
 func TestOneRequestStartsOneSeat(t *testing.T) {
 	w := newWorld(t)
 	starts := filepath.Join(w.dir, "starts")
@@ -115,12 +120,12 @@ func TestOneRequestStartsOneSeat(t *testing.T) {
 	w.awaitStatus("only", "running")
 	w.eventually("the agent was executed", func() (bool, string) { return lines(t, starts) == 1, "" })
 	other := w.args("only", `[{"exit": 0}]`)
-	if _, err := w.spawn(id, other); code(err) != wire.CodeConflict || outcome(err) != wire.OutcomeNotExecuted {
+	if _, err := w.spawn(id, other); code(err) != wire.CodeFailedPrecondition || outcome(err) != wire.OutcomeNotExecuted {
 		t.Errorf("the same id for another request: %v", err)
 	}
 }
 
-// proves: SPAWN-9
+// proves: SPAWN-9, GOAL-11, OUT-7, NAME-8
 func TestRefusalsLeaveNoTrace(t *testing.T) {
 	w := newWorld(t)
 	prompt, blank := "hi", " "
@@ -158,6 +163,8 @@ func TestRefusalsLeaveNoTrace(t *testing.T) {
 }
 
 // TestFieldC6_AFailedStartLeavesNothingAndItsErrorIsTheHeadline: the step that failed speaks first.
+//
+// proves: GOAL-16, CAP-4
 func TestFieldC6_AFailedStartLeavesNothingAndItsErrorIsTheHeadline(t *testing.T) {
 	w := newWorld(t)
 	for name, args := range map[string]wire.SpawnArgs{
@@ -184,7 +191,7 @@ func TestFieldC6_AFailedStartLeavesNothingAndItsErrorIsTheHeadline(t *testing.T)
 	}
 }
 
-// proves: EXIT-8, READY-9
+// proves: EXIT-8, READY-9, GOAL-14, GOAL-15
 func TestStopDuringTheLaunchCancelsIt(t *testing.T) {
 	for _, point := range []string{"host.spawn.building", "host.spawn.spawned", "host.spawn.committed"} {
 		t.Run(point, func(t *testing.T) {
@@ -483,107 +490,6 @@ func TestAProbeThatNeverAnswersIsUncertainAndKeepsTheSeat(t *testing.T) {
 	}
 	if row := w.row("slow"); row.Status != "running" {
 		t.Errorf("an uncertain seat is %s", row.Status)
-	}
-}
-
-// proves: INPUT-1, INPUT-2, INPUT-3
-func TestInput(t *testing.T) {
-	w := newWorld(t)
-	read := func(log string) func() string {
-		return func() string { p, _ := os.ReadFile(log); return strings.TrimSpace(string(p)) }
-	}
-	yes, no := true, false
-	cases := []struct {
-		name, setup, text string
-		enter             *bool
-		want              string
-	}{
-		{"TestFieldD1 a program that asked for paste marks gets them, and the Return behind", `{"print": "\u001b[?2004h"}, `, "hello", nil, "1b5b3230307e" + "68656c6c6f" + "1b5b3230317e" + "0d"},
-		{"TestFieldD2 three lines are one paste and one Return", `{"print": "\u001b[?2004h"}, `, "a\nb\nc", &yes, "1b5b3230307e" + "610a620a63" + "1b5b3230317e" + "0d"},
-		{"a plain program gets the text and a Return", ``, "hello", nil, "68656c6c6f0d"},
-		{"no Return is typed when it is not wanted", ``, "y", &no, "79"},
-		{"text that looks like an option or a command is text", ``, "/quit --now", &no, "2f71756974202d2d6e6f77"},
-	}
-	for i, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			name := fmt.Sprintf("in%d", i)
-			log := filepath.Join(w.dir, name)
-			acc := w.run(name, fmt.Sprintf(`[{"raw": true}, %s{"print": "up"}, {"hexlog": {"file": %q}}]`, c.setup, log))
-			w.eventually("the program reads", func() (bool, string) {
-				r, err := w.set.Inspect(context.Background(), name)
-				return err == nil && r.Output >= 2, ""
-			})
-			reply, err := w.set.Input(context.Background(), wire.Target{Owner: acc.Owner, Actor: acc.Actor, LifecycleUID: acc.UID},
-				wire.InputArgs{Text: c.text, Enter: c.enter})
-			if err != nil {
-				t.Fatal(err)
-			}
-			wantBytes := len(c.text)
-			if c.enter == nil || *c.enter {
-				wantBytes++
-			}
-			if reply.Bytes != wantBytes {
-				t.Errorf("said %d bytes, want %d", reply.Bytes, wantBytes)
-			}
-			got := read(log)
-			w.eventually("the program has read it", func() (bool, string) { return len(got()) >= len(c.want), got() })
-			if got() != c.want {
-				t.Errorf("the program read %s, want %s", got(), c.want)
-			}
-		})
-	}
-	acc := w.run("ended", `[{"hang": true}]`)
-	if _, err := w.stop(acc, false); err != nil {
-		t.Fatal(err)
-	}
-	_, err := w.set.Input(context.Background(), wire.Target{Owner: acc.Owner, Actor: acc.Actor, LifecycleUID: acc.UID}, wire.InputArgs{Text: "x"})
-	if code(err) != wire.CodeExpired || outcome(err) != wire.OutcomeNotExecuted {
-		t.Errorf("input into an ended seat: %v", err)
-	}
-}
-
-// Text for a program that loses what is typed before its input field has the focus is held back.
-func TestInputWaitsForTheInputField(t *testing.T) {
-	w := newWorld(t)
-	info := w.plugins.facts["command"]
-	info.Connector.Input.AwaitField = true
-	w.plugins.facts["command"] = info
-	log, gate := filepath.Join(w.dir, "log"), filepath.Join(w.dir, "gate")
-	acc := w.run("tui", fmt.Sprintf(`[{"raw": true}, {"print": "\u001b[?2004h\u001b[?25l"}, {"waitFile": %q}, {"print": "\u001b[?25h"}, {"hexlog": {"file": %q}}]`, gate, log))
-	target := wire.Target{Owner: acc.Owner, Actor: acc.Actor, LifecycleUID: acc.UID}
-	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-	defer cancel()
-	if _, err := w.set.Input(ctx, target, wire.InputArgs{Text: "too early"}); code(err) != wire.CodeUnavailable || outcome(err) != wire.OutcomeNotExecuted {
-		t.Fatalf("input without a field: %v", err)
-	}
-	done := make(chan error, 1)
-	go func() {
-		_, err := w.set.Input(context.Background(), target, wire.InputArgs{Text: "hi"})
-		done <- err
-	}()
-	if err := os.WriteFile(gate, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	w.eventually("the program has read it", func() (bool, string) {
-		p, _ := os.ReadFile(log)
-		return strings.TrimSpace(string(p)) == "1b5b3230307e68691b5b3230317e0d", string(p)
-	})
-}
-
-// A line that the terminal would cut is refused before a byte of it is typed.
-func TestALineTooLongForALineReaderIsRefusedWhole(t *testing.T) {
-	w := newWorld(t)
-	acc := w.run("lines", `[{"print": "up"}, {"lines": {"count": 0, "reply": "got {line}\n"}}]`)
-	target := wire.Target{Owner: acc.Owner, Actor: acc.Actor, LifecycleUID: acc.UID}
-	_, err := w.set.Input(context.Background(), target, wire.InputArgs{Text: strings.Repeat("x", 5000)})
-	if code(err) != wire.CodeFailedPrecondition || outcome(err) != wire.OutcomeNotExecuted {
-		t.Errorf("got %v", err)
-	}
-	if _, err := w.set.Input(context.Background(), target, wire.InputArgs{Text: "short"}); err != nil {
-		t.Errorf("a short line after it: %v", err)
 	}
 }
 

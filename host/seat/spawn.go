@@ -42,9 +42,9 @@ func launchDir(seatDir string) string { return filepath.Join(seatDir, "launch") 
 // the goal's terminal. The request id is the goal id: the same caller, id and fingerprint get the same
 // acceptance again and start nothing.
 //
-// Errors, all not-executed: bad-request, not-found (persona, connector), failed-precondition,
-// resource-exhausted (the ceiling), unavailable (the host stops, or a plugin is not ready), conflict
-// (the id was used for another request).
+// Errors, all not-executed: bad-request, not-found (persona, connector), failed-precondition (among them:
+// the id was used for another request), resource-exhausted (the ceiling), unavailable (the host stops, or
+// a plugin is not ready).
 func (s *Set) Spawn(ctx context.Context, caller wire.Caller, id, fingerprint string, args wire.SpawnArgs) (wire.Acceptance, error) {
 	key := goal.KeyOf(caller, id)
 	if acc, ok, err := s.accepted(ctx, key, fingerprint); ok || err != nil {
@@ -120,7 +120,7 @@ func (s *Set) accepted(ctx context.Context, key goal.Key, fingerprint string) (w
 	case !ok:
 		return wire.Acceptance{}, false, nil
 	case row.Fingerprint != fingerprint:
-		return wire.Acceptance{}, false, wire.Refuse(wire.CodeConflict, "goal id %s was used for another request; use a new id", row.Acceptance.GoalID)
+		return wire.Acceptance{}, false, wire.Refuse(wire.CodeFailedPrecondition, "goal id %s was used for another request; use a new id", row.Acceptance.GoalID)
 	}
 	return row.Acceptance, true, nil
 }

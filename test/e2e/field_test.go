@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
@@ -458,7 +457,5 @@ func TestSecretsAreInPrivateFilesOnly(t *testing.T) {
 			found(fmt.Sprintf("environment of %d", p.PID), string(env))
 		}
 	}
-	var rows []wire.AgentRow
-	rows = w.Ps()
-	found("ps", fmt.Sprintf("%+v", rows))
+	found("ps", fmt.Sprintf("%+v", w.Ps()))
 }

@@ -1,0 +1,65 @@
+package host
+
+import (
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/cotal-ai/cotal-host/host/seat"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+func TestNewRefusesBeforeItTouchesAnything(t *testing.T) {
+	for name, c := range map[string]struct {
+		cfg  Config
+		says string
+	}{
+		"without --open":             {Config{Root: t.TempDir()}, "--open"},
+		"a space that is no token":   {Config{Open: true, Root: t.TempDir(), Space: "a.b"}, "space"},
+		"a root that does not exist": {Config{Open: true, Root: t.TempDir() + "/nowhere"}, "nowhere"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := New(c.cfg); err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v, want a text with %q", err, c.says)
+			}
+		})
+	}
+}
+
+// All ways of stopping are one stop: equal ones join it, and one that wants another fate for the seats
+// is refused, since the running one has applied its own.
+//
+// proves: STOP-1
+func TestStopsJoinAndAContraryOneIsRefused(t *testing.T) {
+	h, err := New(Config{Open: true, Root: t.TempDir(), RuntimeDir: "/tmp/cotal-test", SeatRoot: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.log = hclog.NewNullLogger()
+	h.seats = seat.New(seat.Config{})
+	defer h.seats.Close()
+	if _, err := h.shutdown(true, nil); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			if _, err := h.shutdown(true, nil); err != nil {
+				t.Errorf("an equal stop: %v", err)
+			}
+		}()
+	}
+	wg.Wait()
+	_, err = h.shutdown(false, nil)
+	if e := wire.ErrorFrom(err); e == nil || e.Code != wire.CodeFailedPrecondition || e.Outcome != wire.OutcomeNotExecuted {
+		t.Errorf("a contrary stop: %v", err)
+	}
+	hasten := make(chan struct{})
+	if _, err := h.shutdown(false, hasten); err != nil {
+		t.Errorf("a signal during a stop must join it: %v", err)
+	}
+}
