@@ -414,8 +414,8 @@ func (a *actor) logExit(exit sdk.Exit) {
 // free removes what is left of an exited seat and frees its name. It is started once; a failure holds
 // the name, says why in the row, and is retried.
 func (a *actor) free() {
-	if a.freeing || a.snapshot().State != Exited {
-		return
+	if a.freeing || a.stopping != nil || a.snapshot().State != Exited {
+		return // a ladder that still runs has the proof to tell, and comes here when it is done
 	}
 	a.freeing = true
 	a.goReap(0)

@@ -103,10 +103,14 @@ func (a *actor) ladder(mode sdk.StopMode) {
 }
 
 func (a *actor) onLadderDone(report sdk.ReapReport, err error, overtaken bool) {
-	if overtaken && a.snapshot().State == Stopping && err != nil {
+	if overtaken && err != nil {
 		return // the ladder that replaced this one answers
 	}
 	a.stopping = nil
+	if err != nil && a.snapshot().State == Exited {
+		a.free() // the watch saw the end meanwhile; what the ladder could not prove, the reap will
+		return
+	}
 	if err != nil {
 		a.log.Warn("stop could not prove the end; the name stays held", "err", err)
 		a.note("stop could not prove the end: " + err.Error())

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
@@ -17,6 +18,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-plugin"
 	"github.com/hashicorp/go-plugin/runner"
+	"google.golang.org/grpc"
 )
 
 // Where a death of the host matters: after the binary was verified and before it runs, after the
@@ -76,6 +78,18 @@ type instance struct {
 
 	// What the plugin prints after the handshake comes through the connection.
 	stdout, stderr *lineSplitter
+
+	conn atomic.Pointer[grpc.ClientConn] // see keepConn
+}
+
+// keepConn remembers the connection under the client. go-plugin opens two streams on it before it hands
+// anything out, and forgets it, with its goroutines, when the second one fails because the plugin has
+// just died; nobody else could close it then.
+func (in *instance) keepConn(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+	streamer grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	in.conn.Store(cc)
+	return streamer(ctx, desc, cc, method, opts...)
 }
 
 // launch starts a process and returns it ready, or nothing of it remains. Every call makes a new
@@ -113,6 +127,7 @@ func launch(ctx context.Context, cfg *Config, log hclog.Logger) (_ *instance, er
 		Logger:           hclog.NewNullLogger(), // everything worth saying is said by us
 		SyncStdout:       in.stdout,
 		SyncStderr:       in.stderr,
+		GRPCDialOptions:  []grpc.DialOption{grpc.WithChainStreamInterceptor(in.keepConn)},
 		RunnerFunc: func(_ hclog.Logger, cmd *exec.Cmd, _ string) (runner.Runner, error) {
 			explicit := append(slices.Clone(cmd.Env), plugin.EnvUnixSocketDir+"="+dir.path)
 			in.proc.env = cfg.environment(explicit)
@@ -279,6 +294,9 @@ func (in *instance) discard(log hclog.Logger) {
 		<-in.proc.exited
 	}
 	in.client.Kill() // the process is gone: this closes the connection and collects goroutines
+	if conn := in.conn.Load(); conn != nil {
+		_ = conn.Close() // closing twice is refused, and harmless
+	}
 	_ = in.stdout.Close()
 	_ = in.stderr.Close()
 	if err := in.dir.remove(); err != nil {

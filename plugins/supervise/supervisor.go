@@ -286,15 +286,22 @@ func (s *Supervisor) run() {
 func (s *Supervisor) pause(cause error) bool {
 	var ceiling time.Duration
 	var state State
+	level := hclog.Error
 	s.update(func() {
+		if s.lastErr != nil && s.lastErr.Error() == cause.Error() {
+			level = hclog.Debug // said before; status goes on saying it
+		}
 		s.m, ceiling = s.m.on(evDied, time.Now())
+		if s.m.state == StateQuarantined {
+			level = hclog.Error
+		}
 		s.lastErr, state = cause, s.m.state
 	})
 	delay := ceiling
 	if state == StateBackoff {
 		delay = time.Duration(rand.Int64N(int64(ceiling) + 1))
 	}
-	s.log.Error("plugin is down", "state", string(state), "retry_in", delay.Round(time.Millisecond).String(), "err", cause)
+	s.log.Log(level, "plugin is down", "state", string(state), "retry_in", delay.Round(time.Millisecond).String(), "err", cause)
 	t := time.NewTimer(delay)
 	defer t.Stop()
 	ev := evStart
