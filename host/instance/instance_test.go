@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/diskfull"
 )
 
 const holdVar = "INSTANCE_TEST_HOLD"
@@ -524,13 +525,13 @@ func TestWhatADyingHostLeftIsSwept(t *testing.T) {
 }
 
 func TestNoSpaceLeavesTheOldIdentity(t *testing.T) {
-	if !inProcessOfItsOwn(t) {
+	if !diskfull.InChild(t) {
 		return
 	}
 	root := t.TempDir()
 	i := open(t, root)
 	before, _ := os.ReadFile(filepath.Join(i.Dir, instanceName))
-	restore := limitFileSize(t, 10)
+	restore := diskfull.Limit(t, 10)
 	err := i.SetPort(1234)
 	restore()
 	if err == nil {

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -19,44 +17,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/diskfull"
 )
-
-// inProcessOfItsOwn runs the calling test once more in a child process and reports whether this is the
-// child. A limit of file sizes holds for a whole process: in the parent it would also stop the log that
-// the test runner itself writes.
-func inProcessOfItsOwn(t *testing.T) bool {
-	t.Helper()
-	const mark = "COTAL_TEST_CHILD"
-	if os.Getenv(mark) == t.Name() {
-		return true
-	}
-	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1")
-	cmd.Env = append(os.Environ(), mark+"="+t.Name())
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("in a process of its own: %v\n%s", err, out)
-	}
-	return false
-}
-
-// limitFileSize makes every write beyond size bytes of a file fail, for this process until restore.
-func limitFileSize(t *testing.T, size uint64) (restore func()) {
-	t.Helper()
-	signal.Ignore(syscall.SIGXFSZ)
-	var old syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old); err != nil {
-		t.Fatal(err)
-	}
-	tight := old
-	tight.Cur = size
-	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &tight); err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
 
 // sample makes a journal whose tree has branches, overflow pages and a free list, and returns its bytes.
 func sample(t testing.TB) []byte {
@@ -290,11 +252,11 @@ func TestMigrationRunsEveryStepOnceOrNone(t *testing.T) {
 }
 
 func TestNothingIsLeftOfACreationThatFailed(t *testing.T) {
-	if !inProcessOfItsOwn(t) {
+	if !diskfull.InChild(t) {
 		return
 	}
 	dir := t.TempDir()
-	restore := limitFileSize(t, 4096)
+	restore := diskfull.Limit(t, 4096)
 	_, err := Open(filepath.Join(dir, "journal.db"))
 	restore()
 	if err == nil {

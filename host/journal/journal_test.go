@@ -20,6 +20,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/failpoint"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/diskfull"
 )
 
 const writerVar = "JOURNAL_TEST_WRITER"
@@ -504,7 +505,7 @@ func TestARefusedCommitLeavesNothingAndTheJournalGoesOn(t *testing.T) {
 
 // A file size limit makes the disk full for this process alone, at every byte of a commit.
 func TestFullDiskLeavesNothingHalfWritten(t *testing.T) {
-	if !inProcessOfItsOwn(t) {
+	if !diskfull.InChild(t) {
 		return
 	}
 	path := filepath.Join(t.TempDir(), "journal.db")
@@ -526,7 +527,7 @@ func TestFullDiskLeavesNothingHalfWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := seatIDs(t, j)
-	restore := limitFileSize(t, uint64(st.Size()))
+	restore := diskfull.Limit(t, uint64(st.Size()))
 	failed := 0
 	var lastErr error
 	for n := 1; n < 5; n++ {

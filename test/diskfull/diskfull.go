@@ -1,4 +1,5 @@
-package instance
+// Package diskfull makes writes fail as a full disk does, for tests of what is left behind.
+package diskfull
 
 import (
 	"os"
@@ -8,10 +9,14 @@ import (
 	"testing"
 )
 
-// inProcessOfItsOwn runs the calling test once more in a child process and reports whether this is the
-// child. A limit of file sizes holds for a whole process: in the parent it would also stop the log that
-// the test runner itself writes.
-func inProcessOfItsOwn(t *testing.T) bool {
+// InChild runs the calling test once more in a child process and reports whether this is the child. A
+// limit of file sizes holds for a whole process: in the parent it would also stop the log that the test
+// runner itself writes.
+//
+//	if !diskfull.InChild(t) {
+//		return
+//	}
+func InChild(t *testing.T) bool {
 	t.Helper()
 	const mark = "COTAL_TEST_CHILD"
 	if os.Getenv(mark) == t.Name() {
@@ -25,9 +30,8 @@ func inProcessOfItsOwn(t *testing.T) bool {
 	return false
 }
 
-// limitFileSize makes every write beyond size bytes of a file fail, as a full disk would, for this
-// process until the returned function is called.
-func limitFileSize(t *testing.T, size uint64) (restore func()) {
+// Limit makes every write beyond size bytes of a file fail, for this process until restore is called.
+func Limit(t *testing.T, size uint64) (restore func()) {
 	t.Helper()
 	signal.Ignore(syscall.SIGXFSZ)
 	var old syscall.Rlimit
