@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -35,7 +34,7 @@ type Config struct {
 	Space       string // default "main"
 	Server      string // external NATS URL; empty runs the embedded broker
 	TokenFile   string // token for Server
-	PluginsPath string // plugins.toml; default by manifest.Locate
+	PluginsPath string // plugins.toml; counts alone; default: by manifest.Resolve
 	BundleDir   string // the host's own binaries; default beside the running one
 	SeatRoot    string // default $COTAL_SEAT_ROOT, else ~/.cotal/seats
 	RuntimeDir  string // parent of all sockets; default $XDG_RUNTIME_DIR/cotal, else <temp>/cotal-<uid>
@@ -131,7 +130,10 @@ func (h *Host) Run(ctx context.Context) error {
 		h.log.Info("signal", "signal", s.String())
 	case <-h.stop.done:
 	}
-	_, err := h.shutdown(false, sig.hasten)
+	reply, err := h.shutdown(false, sig.hasten)
+	if n := len(reply.Left); n > 0 && err == nil {
+		err = fmt.Errorf("%d seats could not be proved gone; their names stay held, and the next host goes on ending them", n)
+	}
 	h.drainService() // whoever asked for the stop gets its answer
 	return err
 }
@@ -152,11 +154,7 @@ func (h *Host) boot(ctx context.Context) error {
 	if h.cfg.MaxSeats == 0 {
 		h.cfg.MaxSeats = settings.MaxSeats
 	}
-	path, tried, err := manifest.Locate(h.cfg.PluginsPath, h.cfg.Root)
-	if err != nil {
-		return fmt.Errorf("%w (looked for %s)", err, strings.Join(tried, ", "))
-	}
-	plugins, err := manifest.Load(path)
+	plugins, err := manifest.Resolve(h.cfg.PluginsPath, h.cfg.Root, h.cfg.BundleDir)
 	if err != nil {
 		return err
 	}
@@ -188,20 +186,19 @@ func (h *Host) boot(ctx context.Context) error {
 	h.goals = goal.NewStore(h.journal, h.publish)
 	h.seats = seat.New(seat.Config{
 		InstanceID: h.inst.ID, Space: h.cfg.Space, Epoch: h.inst.Epoch, Root: h.cfg.Root, SeatRoot: h.cfg.SeatRoot,
-		Runtime: h.runtimeName(), Servers: server, MaxSeats: h.cfg.MaxSeats, Journal: h.journal, Goals: h.goals,
+		EndedDir: filepath.Join(h.inst.Dir, "ended"), Runtime: h.runtimeName(), Servers: server, MaxSeats: h.cfg.MaxSeats, Journal: h.journal, Goals: h.goals,
 		Plugins: h.catalog, Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Agent: settings.DefaultAgent,
 	})
 	if rerr != nil {
 		// Seats that live need an owner more than new ones need a runtime: serve what can be served.
 		h.log.Error("runtime does not start; its seats are unknown until it does", "plugin", h.runtimeName(), "err", rerr)
-		fmt.Fprintf(h.cfg.Stderr, "runtime %s does not start: %v\n", h.runtimeName(), rerr)
 	}
 	verdicts, err := h.seats.Recover(ctx)
 	if err != nil {
 		return err
 	}
 	h.printVerdicts(verdicts)
-	return h.serve(ctx, server, token)
+	return h.serve(ctx, server, token, rerr)
 }
 
 func (h *Host) runtimeName() string {
@@ -257,7 +254,7 @@ func (h *Host) publish(c wire.Caller, goalID string, p wire.GoalProgress) {
 }
 
 // serve answers from here on, and says so.
-func (h *Host) serve(ctx context.Context, url, tokenFile string) error {
+func (h *Host) serve(ctx context.Context, url, tokenFile string, runtimeErr error) error {
 	var err error
 	h.service, err = h.bus.Serve(ctx, bus.EndpointConfig{
 		Space: h.cfg.Space, Endpoint: wire.EndpointManager, InstanceID: h.inst.ID, Epoch: h.inst.Epoch,
@@ -277,7 +274,7 @@ func (h *Host) serve(ctx context.Context, url, tokenFile string) error {
 	if err != nil {
 		return err
 	}
-	h.printReady(url)
+	h.printReady(url, runtimeErr)
 	h.catalog.StartConnectors() // behind ready: a spawn waits for its connector, nobody else does
 	go h.pruneLoop()
 	return nil

@@ -23,10 +23,14 @@ func (h *Host) printVerdicts(verdicts []seat.Verdict) {
 	}
 }
 
-// printReady is the one line that says this host serves, and what to type next.
-func (h *Host) printReady(url string) {
+// printReady is the one line that says this host serves, and what to type next. A host whose runtime
+// does not start serves what it can, and says at once what it cannot.
+func (h *Host) printReady(url string, runtimeErr error) {
 	fmt.Fprintf(h.cfg.Stdout, "ready in %d ms: space %s, %s, workspace %s\n",
 		time.Since(h.started).Milliseconds(), h.cfg.Space, url, h.cfg.Root)
+	if runtimeErr != nil {
+		fmt.Fprintf(h.cfg.Stdout, "BUT NO SEAT CAN RUN: runtime %s does not start: %v\n", h.runtimeName(), runtimeErr)
+	}
 	fmt.Fprintf(h.cfg.Stdout, `
 In another terminal, in this workspace:
   cotal spawn PERSONA                              start a seat from .cotal/agents/PERSONA.md and attach (Ctrl-] detaches)

@@ -423,6 +423,9 @@ func (a *actor) free() {
 
 func (a *actor) goReap(attempt int) {
 	a.background(func() {
+		if attempt == 0 {
+			a.keepTail()
+		}
 		report, err := a.reap(sdk.StopNow, false)
 		_ = fpExitReaped.Hit()
 		a.post(func() {

@@ -156,3 +156,29 @@ func TestALineTooLongForALineReaderIsRefusedWhole(t *testing.T) {
 		t.Errorf("a short line after it: %v", err)
 	}
 }
+
+// The last output of a seat that ended by itself is kept with its row, privately; of one that was
+// stopped on request nothing is.
+func TestTheLastOutputOfAnEndedSeatIsKept(t *testing.T) {
+	w := newWorld(t)
+	w.run("told", `[{"flood": {"mb": 1}}, {"print": "panic: the cause\n"}, {"exit": 3}]`)
+	row := w.awaitStatus("told", "exited")
+	path := filepath.Join(w.dir, "ended", row.SeatID+".log")
+	w.eventually("its output is kept", func() (bool, string) { _, err := os.Stat(path); return err == nil, path })
+	p, err := os.ReadFile(path)
+	if err != nil || !strings.HasSuffix(strings.TrimRight(string(p), "\r\n"), "panic: the cause") || len(p) > 256<<10 || len(p) < 200<<10 {
+		t.Errorf("%d bytes, %v, ending %q", len(p), err, p[max(0, len(p)-40):])
+	}
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", st.Mode(), err)
+	}
+	acc := w.run("asked", `[{"print": "secret\n"}, {"hang": true}]`)
+	if _, err := w.stop(acc, false); err != nil {
+		t.Fatal(err)
+	}
+	w.crash()
+	w.boot() // the next host keeps it too
+	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 1 || entries[0].Name() != filepath.Base(path) {
+		t.Errorf("kept: %v", entries)
+	}
+}

@@ -160,7 +160,7 @@ func (w *world) boot() []seat.Verdict {
 	}
 	w.goals = goal.NewStore(w.journal, w.events.publish)
 	w.set = seat.New(seat.Config{
-		InstanceID: w.instanceID, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: w.seatRoot, MaxSeats: w.max,
+		InstanceID: w.instanceID, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: w.seatRoot, EndedDir: filepath.Join(w.dir, "ended"), MaxSeats: w.max,
 		Journal: w.journal, Goals: w.goals, Plugins: w.plugins, Agent: "command",
 		Log: hclog.New(&hclog.LoggerOptions{Output: testWriter{w.t}, Level: hclog.Debug}),
 	})

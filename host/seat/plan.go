@@ -26,11 +26,17 @@ type plan struct {
 	form     json.RawMessage
 	grace    int // ms
 	window   int // ms
+	warnings []string
 }
 
 // plan makes every check that can refuse a spawn and has no effect, in the order in which a person
 // would fix them: persona, connector, programs, features, directory. Errors are *wire.Error.
 func (s *Set) plan(ctx context.Context, args wire.SpawnArgs) (*plan, error) {
+	if args.Config == "" && args.Identity == args.Name {
+		if err := checkName(args.Name); err != nil { // said as what it is, not as a persona that is missing
+			return nil, wire.Refuse(wire.CodeBadRequest, "%v", err)
+		}
+	}
 	p, err := s.persona(args)
 	if err != nil {
 		return nil, launch.PersonaRefusal(err).Wire()
@@ -66,6 +72,9 @@ func (s *Set) plan(ctx context.Context, args wire.SpawnArgs) (*plan, error) {
 		env: launch.BaseEnv(s.cfg.Environ, launch.EnvNames(info.Connector.EnvAllow, s.cfg.EnvAllow)),
 	}
 	pl.window, pl.grace = launch.Timings(info.Connector)
+	if p != nil {
+		pl.warnings = p.Warnings
+	}
 	return pl, nil
 }
 

@@ -80,6 +80,7 @@ func (s *Set) Recover(ctx context.Context) ([]Verdict, error) {
 		})
 	}
 	_ = g.Wait()
+	s.sweepTails()
 	return verdicts, nil
 }
 

@@ -34,6 +34,7 @@ type Config struct {
 	Epoch      uint64 // fence: seats refuse a host with a lower one
 	Root       string // workspace root, absolute
 	SeatRoot   string // seat directories, absolute
+	EndedDir   string // where the last output of ended seats is kept; empty keeps none
 	Runtime    string // runtime for new seats; default "pty"
 	Servers    string // broker URL handed to connectors; holds no secret
 	MaxSeats   int    // default DefaultMaxSeats
@@ -183,7 +184,8 @@ func (s *Set) Foreign() int {
 	return s.foreign
 }
 
-// Snapshots returns every live seat, then the ended ones still kept, oldest first. It waits for nobody.
+// Snapshots returns every live seat, then the last life of each name that is not held any more, oldest
+// first. It waits for nobody.
 func (s *Set) Snapshots() []*Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,8 +194,18 @@ func (s *Set) Snapshots() []*Snapshot {
 	for _, a := range s.byID {
 		all = append(all, a.snapshot())
 	}
-	slices.SortFunc(all, func(a, b *Snapshot) int { return a.Row.Created.Compare(b.Row.Created) })
-	return append(all, s.ended...)
+	live := len(all)
+	for i, snap := range s.ended {
+		// Of the lives a name had, the last one tells; while it is held, none does.
+		later := func(o *Snapshot) bool { return o.Row.Alias == snap.Row.Alias }
+		if s.byAlias[snap.Row.Alias] == nil && !slices.ContainsFunc(s.ended[i+1:], later) {
+			all = append(all, snap)
+		}
+	}
+	byCreation := func(a, b *Snapshot) int { return a.Row.Created.Compare(b.Row.Created) }
+	slices.SortFunc(all[:live], byCreation)
+	slices.SortFunc(all[live:], byCreation)
+	return all
 }
 
 func (s *Set) pruneEnded() {
@@ -216,6 +228,7 @@ func (s *Set) add(a *actor) {
 func (s *Set) freed(a *actor) {
 	snap := a.snapshot()
 	launch.ReleasePorts(a.ports)
+	defer s.sweepTails()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byID, snap.Row.SeatID)

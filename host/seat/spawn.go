@@ -165,6 +165,7 @@ func (s *Set) reserve(key goal.Key, fingerprint string, p *plan, m *minting) (a 
 		Name: alias, Owner: wire.OwnerLocal, Actor: m.actor, UID: m.uid, GoalID: id, Fingerprint: fingerprint,
 		ReadinessDeadlineMs: readyWindow(row).Milliseconds(),
 		Executor:            wire.Executor{LifecycleUID: s.cfg.InstanceID, Epoch: s.cfg.Epoch},
+		Warnings:            p.warnings,
 	}
 	a = s.newActor(row)
 	a.ports = m.ports
@@ -362,6 +363,11 @@ func launchError(err error) *wire.Error {
 		code = wire.CodeUnimplemented
 	case errors.Is(err, context.DeadlineExceeded):
 		code = wire.CodeDeadlineExceeded
+	}
+	// The step is for the log; a person reads the cause, and what could not be undone.
+	var failed *saga.Error
+	if errors.As(err, &failed) && len(failed.Undo) == 0 {
+		err = failed.Err
 	}
 	return &wire.Error{Code: code, Message: err.Error(), Outcome: wire.OutcomeNotExecuted}
 }

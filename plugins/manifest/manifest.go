@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"regexp"
 	"sort"
 	"strconv"
@@ -33,12 +32,13 @@ const maxFileBytes = 1 << 20
 type Entry struct {
 	Name    string         // ^[a-z][a-z0-9-]{0,30}$, what personas and flags refer to
 	Kind    sdk.Kind       // connector or runtime
-	Command string         // a bare file name in the bundle directory, never a PATH search
+	Command string         // a bare file name, never a PATH search; see File
 	Version string         // must equal what the plugin says of itself
 	SHA256  string         // 64 lower-case hex digits of the file that may be executed
 	Env     []string       // names of host variables to forward
 	Enabled *bool          // nil: enabled
 	Config  map[string]any // [plugin.config], handed to the plugin as JSON
+	Source  string         // the manifest it stands in; empty for an entry that was not loaded
 }
 
 // On reports whether the entry is enabled.
@@ -56,9 +56,10 @@ func (e Entry) ConfigJSON() (json.RawMessage, error) {
 	return b, nil
 }
 
-// Manifest is a file that passed every check.
+// Manifest is what the host may execute: one file that passed every check, or several laid over each
+// other (Resolve).
 type Manifest struct {
-	Path    string
+	Path    string // of the file; of the strongest one when there are several
 	Entries []Entry
 }
 
@@ -90,6 +91,9 @@ func Load(path string) (*Manifest, error) {
 	entries, err := Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	for i := range entries {
+		entries[i].Source = path
 	}
 	return &Manifest{Path: path, Entries: entries}, nil
 }
@@ -268,43 +272,4 @@ func shorten(s string) string {
 		return s[:80] + "..."
 	}
 	return s
-}
-
-// Locate finds the manifest to use: the flag, then <workspaceRoot>/.cotal/plugins.toml, then the
-// user's configuration directory ($XDG_CONFIG_HOME/cotal, else ~/.config/cotal), then beside the
-// running binary. tried lists the places looked at, in order. A flag that names no file is an
-// error, as is a place that exists and cannot be read: falling through to the next one would run
-// other plugins than the ones asked for.
-func Locate(flag, workspaceRoot string) (path string, tried []string, err error) {
-	if flag != "" {
-		if _, err := os.Stat(flag); err != nil {
-			return "", []string{flag}, fmt.Errorf("find plugin manifest named by --plugins: %w", err)
-		}
-		return flag, []string{flag}, nil
-	}
-	if workspaceRoot != "" {
-		tried = append(tried, filepath.Join(workspaceRoot, ".cotal", FileName))
-	}
-	if dir := os.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
-		tried = append(tried, filepath.Join(dir, "cotal", FileName))
-	} else if home, err := os.UserHomeDir(); err == nil && home != "" {
-		tried = append(tried, filepath.Join(home, ".config", "cotal", FileName))
-	}
-	if exe, err := os.Executable(); err == nil {
-		if real, err := filepath.EvalSymlinks(exe); err == nil {
-			exe = real
-		}
-		tried = append(tried, filepath.Join(filepath.Dir(exe), FileName))
-	}
-	for _, p := range tried {
-		_, err := os.Stat(p)
-		if err == nil {
-			return p, tried, nil
-		}
-		if !errors.Is(err, os.ErrNotExist) {
-			return "", tried, fmt.Errorf("find plugin manifest: %w", err)
-		}
-	}
-	return "", tried, fmt.Errorf("find plugin manifest: none of %s exists: run make build, or name one with --plugins: %w",
-		strings.Join(tried, ", "), os.ErrNotExist)
 }

@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -58,7 +59,7 @@ func copyVerified(entry manifest.Entry, path string, dst io.Writer, src io.Reade
 		return &StartError{
 			Plugin: entry.Name, Path: path, Reason: ReasonDigest,
 			Detail: fmt.Sprintf("the file is not the one in the manifest: expected sha256 %s, actual %s", entry.SHA256, got),
-			Fix:    "run make build, or put the digest of a file you trust into the manifest",
+			Fix:    "put the digest of a file you trust into " + cmp.Or(entry.Source, "the manifest") + "; for the bundle's own, make build does that",
 		}
 	}
 	return nil

@@ -95,7 +95,7 @@ func (in *instance) keepConn(ctx context.Context, desc *grpc.StreamDesc, cc *grp
 // launch starts a process and returns it ready, or nothing of it remains. Every call makes a new
 // client: one that failed to start can never start again.
 func launch(ctx context.Context, cfg *Config, log hclog.Logger) (_ *instance, err error) {
-	entry, path := cfg.Entry, filepath.Join(cfg.BundleDir, cfg.Entry.Command)
+	entry, path := cfg.Entry, cfg.Entry.File(cfg.BundleDir)
 	img, err := openImage(entry, path)
 	if err != nil {
 		return nil, err

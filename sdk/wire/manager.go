@@ -150,6 +150,8 @@ type Acceptance struct {
 	Fingerprint         string   `json:"fingerprint"`
 	ReadinessDeadlineMs int64    `json:"readinessDeadlineMs,omitempty"`
 	Executor            Executor `json:"executor"`
+	// Addition of this host: what the caller should know and nothing was refused for.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // Executor is the incarnation that owns an accepted goal.
