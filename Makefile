@@ -19,6 +19,10 @@ TOOL    := go tool -modfile=.ci/tools.mod
 # Where `make run` serves from. It is kept between runs, so seats that were left running are found again.
 ROOT ?= $(CURDIR)/.cache/run
 
+# Where `make install` puts things: the bundle into lib/cotal-host, links into bin.
+PREFIX ?= $(HOME)/.local
+BUNDLE ?= bin
+
 # make test PKG=./host/... RUN=TestName narrows; make bench BENCH=Spawn COUNT=10 too.
 PKG     ?= ./...
 RUN     ?=
@@ -26,7 +30,7 @@ BENCH   ?= .
 COUNT   ?= 6
 FUZZTIME ?= 60s
 
-.PHONY: build run workspace test test-tools test-long check bench proto trace clean help
+.PHONY: build install run workspace test test-tools test-long check bench proto trace clean help
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +39,18 @@ build: ## build every binary into ./bin and write bin/plugins.toml with their di
 	@mkdir -p bin
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 	bin/cotal-host bundle bin
+
+# The programs find each other beside the file that a link leads to. install replaces files instead of
+# writing into them, so it works under a running host; that host goes on with the old digests, and wants
+# a restart. plugins.toml comes last: it names what is already there.
+install: build ## copy the bundle to PREFIX/lib/cotal-host and link cotal and cotal-host into PREFIX/bin (~/.local)
+	@install -d '$(PREFIX)/bin' '$(PREFIX)/lib/cotal-host'
+	@for f in '$(BUNDLE)'/*; do case "$${f##*/}" in cotal-fakeagent|plugins.toml) ;; \
+	  *) install -m 755 "$$f" '$(PREFIX)/lib/cotal-host/' ;; esac; done
+	@install -m 644 '$(BUNDLE)/plugins.toml' '$(PREFIX)/lib/cotal-host/'
+	@for f in cotal cotal-host; do ln -sfn "../lib/cotal-host/$$f" '$(PREFIX)'/bin/$$f; done
+	@echo 'installed: $(PREFIX)/bin/cotal, $(PREFIX)/bin/cotal-host; restart a host that runs (its seats go on)'
+	@case ":$$PATH:" in *':$(PREFIX)/bin:'*) ;; *) echo 'not in PATH yet: export PATH="$(PREFIX)/bin:$$PATH"' ;; esac
 
 workspace:
 	@mkdir -p '$(ROOT)/.cotal/agents'

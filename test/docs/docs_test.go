@@ -2,6 +2,8 @@
 package docs
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -12,13 +14,14 @@ import (
 
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
 var block = regexp.MustCompile("(?s)<!-- file: (\\S+) -->\n```[a-z]*\n(.*?)```")
 
 // A connector written from the page alone, in a module of its own, compiles, passes the page's test,
-// describes itself, and its manifest entry is one the host takes.
-func TestWritingAConnectorCompiles(t *testing.T) {
+// describes itself, and runs in a host that finds it in the workspace as the page says.
+func TestWritingAConnector(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
@@ -28,17 +31,17 @@ func TestWritingAConnectorCompiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	files := map[string]bool{}
+	files := map[string]string{}
 	for _, m := range block.FindAllStringSubmatch(string(page), -1) {
-		files[m[1]] = true
+		files[m[1]] = m[2]
 		write(t, filepath.Join(dir, m[1]), m[2])
 	}
-	for _, name := range []string{"main.go", "main_test.go", "plugins.toml"} {
-		if !files[name] {
+	for _, name := range []string{"echo-agent", "main.go", "main_test.go", "plugins.toml", "parrot.md"} {
+		if files[name] == "" {
 			t.Fatalf("the page shows no %s", name)
 		}
 	}
-	// The module stands in for what go get writes: this clone, with the versions it was built with.
+	// The module stands in for what go mod tidy writes: this clone, with the versions it was built with.
 	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	if err != nil {
 		t.Fatal(err)
@@ -67,9 +70,65 @@ func TestWritingAConnectorCompiles(t *testing.T) {
 	if !ok || info.Name != entry.Name || info.Version != entry.Version || info.Kind != entry.Kind {
 		t.Errorf("the binary describes itself as %s %s %s, the manifest says %+v", info.Kind, info.Name, info.Version, entry)
 	}
-	if _, err := os.Stat(filepath.Join(dir, entry.Command)); err != nil {
-		t.Errorf("the manifest's command is not what the page builds: %v", err)
+	binary, err := os.ReadFile(filepath.Join(dir, entry.Command))
+	if err != nil {
+		t.Fatalf("the manifest's command is not what the page builds: %v", err)
 	}
+	tryConnector(t, files, entry, binary)
+}
+
+// tryConnector does what the page does under "Loading it", with a real host.
+func tryConnector(t *testing.T, files map[string]string, entry manifest.Entry, binary []byte) {
+	w := harness.New(t)
+	if err := os.Chmod(w.Write("bin/echo-agent", files["echo-agent"]), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w.Setenv("PATH", w.Path("bin")+":"+os.Getenv("PATH"))
+	if err := os.Chmod(w.Write(".cotal/plugins/"+entry.Command, string(binary)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	digest := sha256.Sum256(binary)
+	w.Write(".cotal/plugins.toml", strings.Replace(files["plugins.toml"], entry.SHA256, hex.EncodeToString(digest[:]), 1))
+	w.Start(harness.HostOptions{})
+
+	shows := func(text string) {
+		t.Helper()
+		harness.Eventually(t, harness.DefaultWait, "the output of parrot", func() (bool, string) {
+			out := w.CLI("logs", "parrot").Stdout
+			return strings.Contains(out, text), out
+		})
+	}
+	w.CLI("spawn", "--agent", "echo", "--name", "parrot", "--opt", "greeting=hi", "--prompt", "Say something.", "--detach").OK()
+	shows("hi! I was told:  And asked: Say something.")
+	w.CLI("input", "parrot", "--text", "hello there").OK()
+	shows("you said: hello there")
+	w.CLI("stop", "parrot").OK()
+
+	w.Persona("parrot", files["parrot.md"])
+	w.CLI("spawn", "parrot", "--detach").OK()
+	shows("hi! I was told: You repeat what you hear. And asked:")
+	w.CLI("stop", "parrot").OK()
+	// The bundle's own entries stand beside the workspace's.
+	w.Spawn("other", "sleep", "600")
+	w.CLI("stop", "other").OK()
+}
+
+// What make install puts away finds itself again through the links.
+func TestInstalledBundleRunsThroughItsLinks(t *testing.T) {
+	w := harness.New(t)
+	prefix := filepath.Join(w.Dir, "usr")
+	// -o build: the binaries under test are there already.
+	run(t, "../..", "make", "-o", "build", "install", "PREFIX="+prefix, "BUNDLE="+w.Bin)
+	if _, err := os.Stat(filepath.Join(prefix, "lib/cotal-host/cotal-fakeagent")); err == nil {
+		t.Error("the scripted agent of the tests was installed")
+	}
+	h := w.LaunchProgram(filepath.Join(prefix, "bin/cotal-host"), []string{"serve", "--open"}, harness.HostOptions{})
+	if err := h.WaitReady(harness.DefaultWait); err != nil {
+		t.Fatalf("start the installed host: %v\n%s", err, h.Stderr())
+	}
+	cotal := filepath.Join(prefix, "bin/cotal")
+	w.Run(t.Context(), cotal, "spawn", "--agent", "command", "--name", "a", "--detach", "--", "sleep", "600").OK()
+	w.Run(t.Context(), cotal, "stop", "a").OK()
 }
 
 // Every launch option of the bundled connectors stands in the page about them, and the reference
