@@ -9,12 +9,14 @@ const escaperStrMax = 4096
 // Escaper turns terminal output into text that is safe to print anywhere. Printable UTF-8, newline
 // and tab stay; escape sequences are dropped; a carriage return starts a new line; every other
 // control, every byte that is not UTF-8 and every character that reorders text is shown as \xNN or
-// \uNNNN. The zero value is ready; chunks may be cut anywhere. Call Flush at the end.
+// \uNNNN; more than three backspaces in a row, which is how a shell moves its cursor, are shown as
+// \x08*N. The zero value is ready; chunks may be cut anywhere. Call Flush at the end.
 type Escaper struct {
 	strip bool // controls are dropped, not shown
 	state uint8
 	cr    bool // a carriage return whose effect is not decided
 	mid   bool // something stands on the current line
+	back  int  // backspaces not shown yet
 	n     int  // length of the string being swallowed
 	nrune uint8
 	rune  [utf8.UTFMax]byte // an incomplete character
@@ -36,7 +38,7 @@ func (e *Escaper) Append(dst, p []byte) []byte {
 
 // Flush appends what is still held: an incomplete character, an undecided carriage return.
 func (e *Escaper) Flush(dst []byte) []byte {
-	dst = e.badRune(dst)
+	dst = e.badRune(e.backspaces(dst))
 	e.state, e.cr = stGround, false
 	return dst
 }
@@ -48,6 +50,25 @@ func (e *Escaper) badRune(dst []byte) []byte {
 		}
 	}
 	e.nrune = 0
+	return dst
+}
+
+// maxBack is how many backspaces in a row are shown one by one.
+const maxBack = 3
+
+// backspaces shows the run of backspaces that has ended.
+func (e *Escaper) backspaces(dst []byte) []byte {
+	n := e.back
+	e.back = 0
+	switch {
+	case n == 0 || e.strip:
+		return dst
+	case n > maxBack:
+		return appendInt(append(appendHex(dst, bs), '*'), n)
+	}
+	for range n {
+		dst = appendHex(dst, bs)
+	}
 	return dst
 }
 
@@ -106,6 +127,9 @@ func (e *Escaper) ground(dst []byte, c byte) []byte {
 		}
 		dst = e.badRune(dst)
 	}
+	if e.back > 0 && c != bs && c != esc {
+		dst = e.backspaces(dst)
+	}
 	switch {
 	case c == '\r':
 		e.cr = true
@@ -125,6 +149,9 @@ func (e *Escaper) ground(dst []byte, c byte) []byte {
 	}
 	e.mid = true
 	switch {
+	case c == bs:
+		e.back++
+		return dst
 	case c == '\t' || c >= 0x20 && c < 0x7f:
 		return append(dst, c)
 	case c < 0x80:
@@ -177,6 +204,13 @@ const hexDigits = "0123456789abcdef"
 
 func appendHex(dst []byte, c byte) []byte {
 	return append(dst, '\\', 'x', hexDigits[c>>4], hexDigits[c&15])
+}
+
+func appendInt(dst []byte, n int) []byte {
+	if n >= 10 {
+		dst = appendInt(dst, n/10)
+	}
+	return append(dst, '0'+byte(n%10))
 }
 
 func appendU(dst []byte, r rune) []byte {

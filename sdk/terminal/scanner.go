@@ -14,6 +14,7 @@ const (
 
 const (
 	esc = 0x1b
+	bs  = 0x08
 	bel = 0x07
 	can = 0x18
 	sub = 0x1a

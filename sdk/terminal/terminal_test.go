@@ -138,22 +138,27 @@ func TestQueryFilter(t *testing.T) {
 
 func TestAppendEscaped(t *testing.T) {
 	for in, want := range map[string]string{
-		"plain\tline\n":                 "plain\tline\n",
-		"a\r\nb\r\r\nc":                 "a\nb\nc",
-		"10%\r20%\r30%\n":               "10%\n20%\n30%\n",
-		"\x1b[31mred\x1b[0m":            "red",
-		"\x1b]0;title\x07x":             "x",
-		"\x1b]8;;http://x\x1b\\link":    "link",
-		"\x1b]0;never ended\nvisible\n": "\nvisible\n",
-		"bell\x07 back\x08 nul\x00":     "bell\\x07 back\\x08 nul\\x00",
-		"汉字 ─ 🙂":                        "汉字 ─ 🙂",
-		"\xff\xc3(\xe6\xbc":             "\\xff\\xc3(\\xe6\\xbc",
-		"\xc2\x9b31m":                   "\\u009b31m",
-		"abc\u202edef":                  "abc\\u202edef",
-		"tag\U000e0041":                 "tag\\U000e0041",
-		"\x1b":                          "",
-		"\x1b[3":                        "",
-		"\xed\xa0\x80":                  "\\xed\\xa0\\x80",
+		"plain\tline\n":                      "plain\tline\n",
+		"a\r\nb\r\r\nc":                      "a\nb\nc",
+		"10%\r20%\r30%\n":                    "10%\n20%\n30%\n",
+		"\x1b[31mred\x1b[0m":                 "red",
+		"\x1b]0;title\x07x":                  "x",
+		"\x1b]8;;http://x\x1b\\link":         "link",
+		"\x1b]0;never ended\nvisible\n":      "\nvisible\n",
+		"bell\x07 back\x08 nul\x00":          "bell\\x07 back\\x08 nul\\x00",
+		"汉字 ─ 🙂":                             "汉字 ─ 🙂",
+		"\xff\xc3(\xe6\xbc":                  "\\xff\\xc3(\\xe6\\xbc",
+		"\xc2\x9b31m":                        "\\u009b31m",
+		"abc\u202edef":                       "abc\\u202edef",
+		"a\b\b\bc":                           "a\\x08\\x08\\x08c",
+		"a" + strings.Repeat("\b", 12) + "c": "a\\x08*12c",
+		"a\b\b\x1b[K\b\b":                    "a\\x08*4",
+		"\b\b\b\b\n\b\r\b":                   "\\x08*4\n\\x08\n\\x08",
+		"\b\b\b\b\xff":                       "\\x08*4\\xff",
+		"tag\U000e0041":                      "tag\\U000e0041",
+		"\x1b":                               "",
+		"\x1b[3":                             "",
+		"\xed\xa0\x80":                       "\\xed\\xa0\\x80",
 	} {
 		if got := string(AppendEscaped(nil, []byte(in))); got != want {
 			t.Errorf("%q gives %q, want %q", in, got, want)
@@ -196,7 +201,7 @@ func TestImportsStaySmall(t *testing.T) {
 
 var corpus = []string{
 	"plain", "\x1b[?1049h\x1b[?25l", "\x1b]0;t\x07\x1b]11;?\x1b\\", "\x1bPq#0\x07\x1b\\x", "\x1b_G\x1b\\", "\x1b[>5u\x1b[<2u\x1b[=1;2u",
-	"\xe6\xbc\xa2\xf0\x9f\x99\x82\xff", "\r\n\r\r\na\rb", "\x1b[38;2;1;2;3m", "\x1b(0\x1b7\x05", "\x1b[?6\x18n\x1b[\x1b[6n", "\x1b[2;3r\x1b[!p\x1bc",
+	"\xe6\xbc\xa2\xf0\x9f\x99\x82\xff", "\r\n\r\r\na\rb", "\b\b\xe6\b\b\b\b\x1b[K\b", "\x1b[38;2;1;2;3m", "\x1b(0\x1b7\x05", "\x1b[?6\x18n\x1b[\x1b[6n", "\x1b[2;3r\x1b[!p\x1bc",
 }
 
 // FuzzChunkBorders: any split of the stream gives the same result as the whole.
