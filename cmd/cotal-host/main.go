@@ -111,7 +111,7 @@ func bundleCmd() *cobra.Command {
 		Use:    "bundle <dir>",
 		Short:  "Write plugins.toml for the binaries of a directory",
 		Hidden: true,
-		Args:   cli.Args(cobra.ExactArgs(1), "<dir>"),
+		Args:   cli.Arg("<dir>", false, "<dir>"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			dir, err := filepath.Abs(args[0])
 			if err != nil {

@@ -46,6 +46,7 @@ type stopResult struct {
 type stopper struct {
 	target     cli.Target
 	withAgents bool
+	verbose    bool
 	root       string
 	endpoint   wire.Endpoint // zero when no file says one
 	running    instance.Running
@@ -62,12 +63,13 @@ func stopCmd() *cobra.Command {
 		Long: `Stop the host and wait until its process is gone. Seats go on running, and each is printed with the
 command that ends it; --with-agents ends them first, with proof. A host that does not answer is sent SIGTERM;
 its seats are then spared, and with --with-agents nothing is done to the host: exit code 5 and the list of
-seats that are left.`,
+seats that are left. Seats whose end could not be proved are listed with the reason, with exit code 5 too.`,
 		Example: "  cotal-host stop\n  cotal-host stop --with-agents --json",
 		Args:    cli.NoArgs,
 	}
 	s.target.Flags(cmd)
 	cmd.Flags().BoolVar(&s.withAgents, "with-agents", false, "end every seat first, and prove it")
+	cmd.Flags().BoolVarP(&s.verbose, "verbose", "v", false, "print everything that was ended and every proof")
 	asJSON := cmd.Flags().Bool("json", false, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		res, err := s.run(cmd.Context())
@@ -75,9 +77,10 @@ seats that are left.`,
 			if perr := cli.PrintJSON(cmd.OutOrStdout(), res); perr != nil {
 				return perr
 			}
-			return err
+		} else {
+			s.print(cmd.OutOrStdout(), res)
 		}
-		printStop(cmd.OutOrStdout(), s.errw, res, s.root)
+		s.printLeft(res)
 		return err
 	}
 	return cmd
@@ -253,7 +256,7 @@ func (s *stopper) awaitGone(ctx context.Context, res stopResult) (stopResult, er
 func (s *stopper) judge(res stopResult) (stopResult, error) {
 	res.Stopped = true
 	if n := len(res.Left); n > 0 {
-		return res, cli.Fail(cli.Partial, "the host is stopped, but %d seats could not be proved gone", n)
+		return res, cli.Fail(cli.Partial, "the host is stopped, but %d of its seats could not be proved gone; their names stay held: start it again (cotal-host serve --open --root %s) and stop them", n, s.root)
 	}
 	return res, nil
 }
@@ -319,19 +322,16 @@ func instanceID(root string) (string, error) {
 	return f.InstanceID, nil
 }
 
-func printStop(w, errw io.Writer, res stopResult, root string) {
-	for _, s := range res.Ended {
-		fmt.Fprintln(w, cli.StopLine(s.Name, s.Report))
-		cli.PrintStop(w, s.Report)
+func (s *stopper) print(w io.Writer, res stopResult) {
+	root := s.root
+	for _, e := range res.Ended {
+		cli.PrintStop(w, e.Name, e.Report, s.verbose)
 	}
 	for _, r := range res.Spared {
 		fmt.Fprintf(w, "left running: %s (%s)\n", r.Name, pids(r))
 	}
 	if len(res.Spared) > 0 {
 		fmt.Fprintf(w, "to end one: cotal-host serve --open --root %s, then cotal stop %s; to look at one: cotal attach %s\n", root, res.Spared[0].Name, res.Spared[0].Name)
-	}
-	for _, r := range res.Left {
-		fmt.Fprintf(errw, "left: %s (%s)%s\n", r.Name, pids(r), because(r.Reason))
 	}
 	switch {
 	case res.Stopped && res.How == "not-running":
@@ -340,6 +340,13 @@ func printStop(w, errw io.Writer, res stopResult, root string) {
 		fmt.Fprintf(w, "stopped cotal-host, pid %d\n", res.PID)
 	case res.Stopped:
 		fmt.Fprintln(w, "stopped cotal-host")
+	}
+}
+
+// printLeft lists on standard error the seats that were to end and are not proved gone.
+func (s *stopper) printLeft(res stopResult) {
+	for _, r := range res.Left {
+		fmt.Fprintf(s.errw, "left: %s (%s)%s\n", cli.OneLine(r.Name), pids(r), because(r.Reason))
 	}
 }
 

@@ -59,10 +59,13 @@ func TestStop_WithAgentsEndsEverythingAndProvesIt(t *testing.T) {
 	if e, ok := h.WaitExit(0); !ok || e.Code != 0 {
 		t.Errorf("stop returned while the host runs, or it failed: %v %v", ok, e)
 	}
-	for _, text := range []string{"stopped one: the agent ended by SIGTERM, as asked", "stopped two", "  proof "} {
+	for _, text := range []string{"stopped one: the agent ended by SIGTERM, as asked; ended ", "stopped two", " sleep (SIGTERM); proof: no process "} {
 		if !strings.Contains(r.Stdout, text) {
 			t.Errorf("%v\ndoes not say %q", r, text)
 		}
+	}
+	if strings.Count(r.Stdout, "\n") != 3 { // a line for each seat, and one for the host
+		t.Errorf("%v", r)
 	}
 	w.AssertNothingLeft()
 	if r := w.Host("stop", "--with-agents").OK(); !strings.Contains(r.Stdout, "no host runs") {
@@ -70,6 +73,38 @@ func TestStop_WithAgentsEndsEverythingAndProvesIt(t *testing.T) {
 	}
 	if r := w.Host("status").Want(3); !strings.Contains(r.Stderr, "not running") {
 		t.Errorf("%v", r)
+	}
+}
+
+func TestStop_WithAgentsVerboseShowsEveryProof(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	w.Spawn("one", "sleep", "600")
+	r := w.Host("stop", "--with-agents", "-v").OK()
+	for _, text := range []string{"stopped one: ", "\n  ended    ", "\n  proof    ", "\n  removed  "} {
+		if !strings.Contains(r.Stdout, text) {
+			t.Errorf("%v\ndoes not say %q", r, text)
+		}
+	}
+}
+
+// What could not be proved gone is named with its reason, and is no success.
+func TestFieldC2_ASeatThatIsNotProvedGoneIsListed(t *testing.T) {
+	w := harness.New(t)
+	h := w.Start(harness.HostOptions{Failpoints: "pty.reap.begin=error(no proof today)"})
+	w.Spawn("stays", "sleep", "600")
+	r := w.Host("stop", "--with-agents").Want(5)
+	if !strings.Contains(r.Stderr, "left: stays (pid ") || !strings.Contains(r.Stderr, "no proof today") || !strings.Contains(r.Stderr, "1 of its seats could not be proved gone") {
+		t.Errorf("%v", r)
+	}
+	if e, ok := h.WaitExit(0); !ok {
+		t.Errorf("stop returned while the host runs: %v", e)
+	}
+	w.Start(harness.HostOptions{})
+	var res stopResult
+	w.Host("stop", "--with-agents", "--json").OK().JSON(&res)
+	if !res.Stopped || len(res.Left) != 0 || len(res.Ended) != 1 {
+		t.Errorf("the next host did not end it: %+v", res)
 	}
 }
 

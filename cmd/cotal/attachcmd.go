@@ -20,7 +20,7 @@ its own socket on this machine, so the host may stop, crash and restart meanwhil
 One terminal at a time has the keyboard; others watch. What you type while the connection is lost is dropped.
 Exit code 0 when you detach and when the agent ends well or because it was asked to, else 1.`,
 		Example: "  cotal attach reviewer\n  cotal attach --read-only reviewer\n  cotal attach --take-over reviewer",
-		Args:    cli.Args(cobra.ExactArgs(1), seatArg),
+		Args:    cli.Arg(seatArg, false, seatArg),
 	}
 	var opt attachOptions
 	cmd.Flags().BoolVar(&opt.ReadOnly, "read-only", false, "only watch; type nothing and leave the size alone")

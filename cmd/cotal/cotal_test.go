@@ -170,7 +170,7 @@ func TestReportStops(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errw bytes.Buffer
-			err := reportStops(&app{out: &out, errw: &errw}, c.results, false)
+			err := reportStops(&app{out: &out, errw: &errw}, c.results, false, false)
 			if got := cli.CodeOf(err); got != c.want {
 				t.Errorf("exit code %d, want %d", got, c.want)
 			}

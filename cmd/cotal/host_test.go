@@ -121,7 +121,7 @@ func TestFieldC5_StopWaitsForASlowEnd(t *testing.T) {
 	if r.Took < 1900*time.Millisecond || r.Took > 9*time.Second {
 		t.Errorf("took %v, want about 2 s: %v", r.Took, r)
 	}
-	if !strings.Contains(r.Stdout, "stopped slow: the agent ended with code 0, as asked") || !strings.Contains(r.Stdout, "  proof ") {
+	if !strings.Contains(r.Stdout, "stopped slow: the agent ended with code 0, as asked") || !strings.Contains(r.Stdout, "; proof: ") || strings.Count(r.Stdout, "\n") != 1 {
 		t.Errorf("%v", r)
 	}
 }
@@ -137,7 +137,7 @@ func TestStop_SeveralSeatsOfWhichOneIsUnknown(t *testing.T) {
 	}
 	w.AwaitGone(a.PID)
 	w.AwaitGone(b.PID)
-	if r := w.CLI("stop", "a").OK(); !strings.Contains(r.Stdout, "a had ended already, by SIGTERM, as asked") {
+	if r := w.CLI("stop", "-v", "a").OK(); !strings.Contains(r.Stdout, "a had ended already, by SIGTERM, as asked") {
 		t.Errorf("a seat that was stopped before: %v", r)
 	}
 	w.CLI("stop", "nobody").Want(4)

@@ -32,7 +32,7 @@ func logsCmd(a *app) *cobra.Command {
 left out, other controls shown as \xNN. It is read from the seat itself and works while the host is down.
 --raw prints the bytes as they are: into a file, or into a terminal you are ready to reset.`,
 		Example: "  cotal logs reviewer\n  cotal logs -f reviewer\n  cotal logs reviewer --raw --bytes 1048576 >reviewer.typescript",
-		Args:    cli.Args(cobra.ExactArgs(1), seatArg),
+		Args:    cli.Arg(seatArg, false, seatArg),
 	}
 	var opt logsOptions
 	cmd.Flags().BoolVarP(&opt.follow, "follow", "f", false, "go on until the seat ends")

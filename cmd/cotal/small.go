@@ -70,7 +70,7 @@ func inspectCmd(a *app) *cobra.Command {
 		Short:   "Show everything the host knows of one seat",
 		Long:    "Show everything the host knows of one seat, freshly verified. What is not shown is not known.",
 		Example: "  cotal inspect reviewer\n  cotal inspect reviewer --json | jq .exit.code",
-		Args:    cli.Args(cobra.ExactArgs(1), seatArg),
+		Args:    cli.Arg(seatArg, false, seatArg),
 	}
 	asJSON := jsonFlag(cmd, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -146,7 +146,7 @@ are one message. With --text - the text is standard input, without its last newl
 		Example: `  cotal input reviewer --text 'please look at main.go'
   cotal input reviewer --text - <question.txt
   cotal input reviewer --text y --no-enter`,
-		Args: cli.Args(cobra.ExactArgs(1), seatArg+" --text <text>"),
+		Args: cli.Arg(seatArg, false, seatArg+" --text <text>"),
 	}
 	text := cmd.Flags().String("text", "", "what to type, 1 to 65536 bytes; - reads standard input (required)")
 	noEnter := cmd.Flags().Bool("no-enter", false, "do not press Return after it")

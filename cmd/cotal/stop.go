@@ -43,11 +43,13 @@ func stopCmd(a *app) *cobra.Command {
 		Short:   "End seats, and say what was ended and what proves it",
 		Long: `End seats. The agent and its foreground program are asked to end (TERM and HUP), and after the grace
 of the seat (10 s unless its connector says otherwise) everything that is left of it is killed. It is done
-when nothing of the seat is left, and the proof is printed. Exit code 5 when only some could be stopped.`,
+when nothing of the seat is left. One line a seat says what was ended and what proves it; --verbose prints
+every process and every proof. Exit code 5 when only some could be stopped.`,
 		Example: "  cotal stop reviewer\n  cotal stop --now reviewer tester",
-		Args:    cli.Args(cobra.MinimumNArgs(1), seatArg+"..."),
+		Args:    cli.Arg(seatArg, true, seatArg+"..."),
 	}
 	now := cmd.Flags().Bool("now", false, "kill at once instead of asking first")
+	verbose := cmd.Flags().BoolP("verbose", "v", false, "print everything that was ended and every proof")
 	asJSON := jsonFlag(cmd, "print one JSON object a seat")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.target.Connect(cmd.Context())
@@ -60,7 +62,7 @@ when nothing of the seat is left, and the proof is printed. Exit code 5 when onl
 				fmt.Fprintf(a.errw, "stopping %s, at most %s before it is killed\n", name, wait)
 			}
 		})
-		return reportStops(a, results, *asJSON)
+		return reportStops(a, results, *asJSON, *verbose)
 	}
 	return cmd
 }
@@ -143,7 +145,7 @@ func graceOf(c *cli.Client, row wire.AgentRow) time.Duration {
 }
 
 // reportStops prints every result and returns the error that gives the exit code.
-func reportStops(a *app, results []stopped, asJSON bool) error {
+func reportStops(a *app, results []stopped, asJSON, verbose bool) error {
 	failed := 0
 	for _, r := range results {
 		if r.err != nil {
@@ -155,8 +157,7 @@ func reportStops(a *app, results []stopped, asJSON bool) error {
 				return err
 			}
 		case r.err == nil:
-			fmt.Fprintln(a.out, cli.StopLine(r.Name, r.Report))
-			cli.PrintStop(a.out, r.Report)
+			cli.PrintStop(a.out, r.Name, r.Report, verbose)
 		}
 		if r.err != nil && len(results) > 1 {
 			fmt.Fprintf(a.errw, "cotal: %s: %s\n", r.Name, cli.OneLine(r.Error))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"strings"
@@ -67,7 +68,9 @@ func TestExitCodesAreDocumented(t *testing.T) {
 func TestMain_ErrorsAreOneLineAndUsageIsTwo(t *testing.T) {
 	tree := func(err error) *cobra.Command {
 		root := &cobra.Command{Use: "tool", Args: NoArgs, RunE: func(*cobra.Command, []string) error { return nil }}
-		sub := &cobra.Command{Use: "do", Args: Args(cobra.ExactArgs(1), "<x>"), RunE: func(*cobra.Command, []string) error { return err }}
+		root.SetOut(io.Discard)
+		root.AddCommand(&cobra.Command{Use: "none", Args: NoArgs, RunE: func(*cobra.Command, []string) error { return nil }})
+		sub := &cobra.Command{Use: "do", SuggestFor: []string{"perform"}, Args: Arg("<x>", false, "<x> [flags]"), RunE: func(*cobra.Command, []string) error { return err }}
 		sub.Flags().Bool("a", false, "")
 		sub.Flags().Bool("b", false, "")
 		sub.MarkFlagsMutuallyExclusive("a", "b")
@@ -85,10 +88,21 @@ func TestMain_ErrorsAreOneLineAndUsageIsTwo(t *testing.T) {
 		{[]string{"do", "x"}, wire.Refuse(wire.CodeConflict, "held by another"), Refused, "tool: held by another\n"},
 		{[]string{"do", "x"}, Silent(Partial), Partial, ""},
 		{[]string{"do", "x"}, context.Canceled, Interrupted, "tool: interrupted\n"},
-		{[]string{"do"}, nil, Usage, "tool: accepts 1 arg(s), received 0; usage: tool do <x>\n"},
+		{[]string{"do"}, nil, Usage, "tool: <x> is missing; usage: tool do <x> [flags]\n"},
+		{[]string{"do", "x", "y"}, nil, Usage, "tool: do takes one <x>, got 2: x y; usage: tool do <x> [flags]\n"},
+		{[]string{"none", "x"}, nil, Usage, "tool: none takes no arguments, got \"x\"; usage: tool none [flags]\n"},
+		{[]string{"nonn"}, nil, Usage, "tool: unknown command \"nonn\" for \"tool\"; did you mean none?; see tool --help\n"},
+		{[]string{"perform"}, nil, Usage, "tool: unknown command \"perform\" for \"tool\"; did you mean do?; see tool --help\n"},
+		{[]string{"completion", "foo"}, nil, Usage, "tool: unknown command \"foo\" for \"tool completion\"; see tool completion --help\n"},
+		{[]string{"completion", "bsh"}, nil, Usage, "tool: unknown command \"bsh\" for \"tool completion\"; did you mean bash or fish or zsh?; see tool completion --help\n"},
+		{[]string{"completion", "bash", "x"}, nil, Usage, "tool: unknown command \"x\" for \"tool completion bash\"; see tool --help\n"},
+		{[]string{"help", "nonn"}, nil, Usage, "tool: unknown command \"nonn\" for \"tool\"; did you mean none?; see tool --help\n"},
+		{[]string{"help", "do"}, nil, OK, ""},
+		{[]string{"completion"}, nil, OK, ""},
 		{[]string{"do", "x", "--nope"}, nil, Usage, "tool: unknown flag: --nope; see tool do --help\n"},
 		{[]string{"do", "x", "--a", "--b"}, nil, Usage, "tool: if any flags in the group [a b] are set none of the others can be; [a b] were all set; see tool --help\n"},
-		{[]string{"nope"}, nil, Usage, "tool: unknown command \"nope\" for \"tool\"; usage: tool [flags]\n"},
+		{[]string{"nope"}, nil, Usage, "tool: unknown command \"nope\" for \"tool\"; did you mean none?; see tool --help\n"},
+		{[]string{"quite-another"}, nil, Usage, "tool: unknown command \"quite-another\" for \"tool\"; see tool --help\n"},
 	} {
 		var errw bytes.Buffer
 		code := Main(context.Background(), tree(c.err), c.args, &errw)
@@ -131,21 +145,38 @@ func TestHowEnded(t *testing.T) {
 }
 
 func TestPrintStop(t *testing.T) {
-	var b strings.Builder
-	r := &wire.StopReport{
-		Outcome: "stopped", Killed: []wire.KilledProc{{PID: 7, Command: "sh\x1b", Signal: "SIGKILL"}},
-		Exit:     &wire.SeatExit{Signal: "SIGKILL", Asked: true, Reaped: []wire.KilledProc{{PID: 8, Command: "child"}}},
-		Evidence: []string{"no process of it is left"}, Removed: []string{"/seats/x"},
+	full := &wire.StopReport{
+		Outcome: "stopped", Killed: []wire.KilledProc{{PID: 7, Command: "sh\x1b", Signal: "SIGKILL"}, {PID: 9}, {PID: 10, Signal: "SIGKILL"}},
+		Exit: &wire.SeatExit{Signal: "SIGKILL", Asked: true, Reaped: []wire.KilledProc{
+			{PID: 8, Command: "child"}, {PID: 9}, {PID: 10, Command: "late", Signal: "SIGKILL"},
+		}},
+		Evidence: []string{"sent SIGKILL", "custody process 6 is gone", "no process carries\nthe nonce", "records kept in /seats/x"}, Removed: []string{"/seats/x"},
 	}
-	PrintStop(&b, r)
-	want := "  killed   7 sh\\x1b (SIGKILL)\n  reaped   8 child (ended by itself)\n  proof    no process of it is left\n  removed  /seats/x\n"
-	if b.String() != want {
-		t.Errorf("%q, want %q", b.String(), want)
+	many := &wire.StopReport{Outcome: "stopped"}
+	for i := range 9 {
+		many.Killed = append(many.Killed, wire.KilledProc{PID: i + 1, Command: "p", Signal: "SIGTERM"})
 	}
-	if got := StopLine("a", r); got != "stopped a: the agent ended by SIGKILL, as asked" {
-		t.Error(got)
-	}
-	if got := StopLine("a", &wire.StopReport{Outcome: "absent"}); got != "a was gone already: nothing of it exists" {
-		t.Error(got)
+	for name, c := range map[string]struct {
+		r       *wire.StopReport
+		verbose bool
+		want    string
+	}{
+		"one line": {full, false, "stopped a: the agent ended by SIGKILL, as asked; ended 7 sh\\x1b (SIGKILL), pid 9 ended by itself, 10 late (SIGKILL), 8 child (ended by itself); proof: no process carries; the nonce\n"},
+		"everything": {full, true, "stopped a: the agent ended by SIGKILL, as asked\n" +
+			"  ended    7 sh\\x1b (SIGKILL)\n  ended    pid 9 ended by itself\n  ended    10 late (SIGKILL)\n  ended    8 child (ended by itself)\n" +
+			"  proof    sent SIGKILL\n  proof    custody process 6 is gone\n  proof    no process carries; the nonce\n  proof    records kept in /seats/x\n  removed  /seats/x\n"},
+		"many processes": {many, false, "stopped a; ended 1 p (SIGTERM), 2 p (SIGTERM), 3 p (SIGTERM), 4 p (SIGTERM), 5 more\n"},
+		"it had ended": {&wire.StopReport{Outcome: "exited", Exit: full.Exit, Evidence: []string{"the host holds its exit record"}}, false,
+			"a had ended already, by SIGKILL, as asked; proof: the host holds its exit record\n"},
+		"nothing of it exists": {&wire.StopReport{Outcome: "absent", Evidence: []string{"x", "nothing answers"}}, false, "a was gone already: nothing of it exists; proof: nothing answers\n"},
+		"no report":            {nil, true, "stopped a\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b strings.Builder
+			PrintStop(&b, "a", c.r, c.verbose)
+			if b.String() != c.want {
+				t.Errorf("got:\n%s\nwant:\n%s", b.String(), c.want)
+			}
+		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -104,6 +105,7 @@ func codeOfWire(e *wire.Error) Code {
 func Main(ctx context.Context, root *cobra.Command, args []string, errw io.Writer) int {
 	root.SetArgs(args)
 	root.SilenceErrors, root.SilenceUsage = true, true
+	helpers(root)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return Fail(Usage, "%w; see %s --help", err, cmd.CommandPath())
 	})
@@ -148,18 +150,64 @@ func isUsage(err error) bool {
 	return false
 }
 
-// Args turns a check of positional arguments into a usage error.
-func Args(check cobra.PositionalArgs, usage string) cobra.PositionalArgs {
+// helpers makes the commands that cobra adds by itself refuse what they do not know.
+func helpers(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "completion":
+			cmd.Args = NoArgs
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		case "help":
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				if found, rest, err := root.Find(args); err != nil || len(rest) > 0 {
+					return unknown(found, rest)
+				}
+				return nil
+			}
+		}
+	}
+}
+
+// Arg demands one positional argument, or with many at least one. name is what it is called, such as
+// <seat>; usage is the command line after the command.
+func Arg(name string, many bool, usage string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return Fail(Usage, "%w; usage: %s %s", err, cmd.CommandPath(), usage)
+		switch {
+		case len(args) == 0:
+			return Fail(Usage, "%s is missing; usage: %s %s", name, cmd.CommandPath(), usage)
+		case len(args) > 1 && !many:
+			return Fail(Usage, "%s takes one %s, got %d: %s; usage: %s %s", cmd.Name(), name, len(args), strings.Join(args, " "), cmd.CommandPath(), usage)
 		}
 		return nil
 	}
 }
 
-// NoArgs refuses every positional argument.
-var NoArgs = Args(cobra.NoArgs, "[flags]")
+// NoArgs refuses every positional argument. Where a command was expected, it names those that are near.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case cmd.HasAvailableSubCommands():
+		return unknown(cmd, args)
+	}
+	return Fail(Usage, "%s takes no arguments, got %q; usage: %s [flags]", cmd.Name(), args[0], cmd.CommandPath())
+}
+
+// unknown is the error about a word below cmd that is no command.
+func unknown(cmd *cobra.Command, args []string) error {
+	if cmd == nil || len(args) == 0 {
+		return Fail(Usage, "unknown command")
+	}
+	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		slices.Sort(near)
+		text += "; did you mean " + strings.Join(slices.Compact(near), " or ") + "?"
+	}
+	return Fail(Usage, "%s; see %s --help", text, cmd.CommandPath())
+}
 
 // OneLine makes text safe for one line of a terminal.
 func OneLine(text string) string {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -74,18 +75,16 @@ func EndedWell(x *wire.SeatExit) bool {
 	return x != nil && (x.Asked || x.Signal == "" && x.Code != nil && *x.Code == 0)
 }
 
-// PrintStop prints what a stop did and what proves it. It is indented under the line that names the seat.
-func PrintStop(w io.Writer, r *wire.StopReport) {
-	if r == nil {
+// PrintStop prints the report of a stop: one line, or with verbose everything that was ended, every
+// proof and everything that was removed, indented under it.
+func PrintStop(w io.Writer, name string, r *wire.StopReport, verbose bool) {
+	if !verbose || r == nil {
+		fmt.Fprintln(w, StopLine(name, r)+stopTail(r))
 		return
 	}
-	for _, k := range r.Killed {
-		fmt.Fprintf(w, "  killed   %d %s (%s)\n", k.PID, OneLine(k.Command), orWord(k.Signal, "ended by itself"))
-	}
-	if r.Exit != nil {
-		for _, k := range r.Exit.Reaped {
-			fmt.Fprintf(w, "  reaped   %d %s (%s)\n", k.PID, OneLine(k.Command), orWord(k.Signal, "ended by itself"))
-		}
+	fmt.Fprintln(w, StopLine(name, r))
+	for _, k := range endedBy(r) {
+		fmt.Fprintf(w, "  ended    %s\n", process(k))
 	}
 	for _, e := range r.Evidence {
 		fmt.Fprintf(w, "  proof    %s\n", OneLine(e))
@@ -93,6 +92,86 @@ func PrintStop(w io.Writer, r *wire.StopReport) {
 	for _, p := range r.Removed {
 		fmt.Fprintf(w, "  removed  %s\n", OneLine(p))
 	}
+}
+
+// stopNamed is how many processes the one line about a stop names.
+const stopNamed = 4
+
+// stopTail is the rest of that line: what was ended, and the proof that decides.
+func stopTail(r *wire.StopReport) string {
+	if r == nil {
+		return ""
+	}
+	var names []string
+	procs := r.Killed // what had ended before is not what this stop did
+	if r.Outcome == "stopped" {
+		procs = endedBy(r)
+	}
+	for i, k := range procs {
+		if i == stopNamed {
+			names = append(names, fmt.Sprintf("%d more", len(procs)-i))
+			break
+		}
+		names = append(names, process(k))
+	}
+	text := ""
+	if len(names) > 0 {
+		text += "; ended " + strings.Join(names, ", ")
+	}
+	if proof := decisive(r.Evidence); proof != "" {
+		text += "; proof: " + OneLine(proof)
+	}
+	return text
+}
+
+// endedBy lists every process of a report once: the runtime and the exit record may both name it.
+func endedBy(r *wire.StopReport) []wire.KilledProc {
+	all := slices.Clone(r.Killed)
+	if r.Exit != nil {
+		all = append(all, r.Exit.Reaped...)
+	}
+	var out []wire.KilledProc
+	for _, k := range all {
+		i := slices.IndexFunc(out, func(o wire.KilledProc) bool { return o.PID == k.PID })
+		if i < 0 {
+			out = append(out, k)
+			continue
+		}
+		out[i].Command = orWord(out[i].Command, k.Command)
+		out[i].Signal = orWord(out[i].Signal, k.Signal)
+	}
+	return out
+}
+
+// process names a process that was ended, and how it ended.
+func process(k wire.KilledProc) string {
+	name := fmt.Sprintf("%d %s", k.PID, OneLine(k.Command))
+	if k.Command == "" {
+		name = fmt.Sprintf("pid %d", k.PID)
+	}
+	switch {
+	case k.Signal != "":
+		return name + " (" + OneLine(k.Signal) + ")"
+	case k.Command == "":
+		return name + " ended by itself"
+	}
+	return name + " (ended by itself)"
+}
+
+// decisive picks the one proof that tells most: that no process is left, else that custody is gone,
+// else the last one.
+func decisive(evidence []string) string {
+	for _, word := range []string{"no process", "is gone", "is dead"} {
+		for _, e := range slices.Backward(evidence) {
+			if strings.Contains(e, word) {
+				return e
+			}
+		}
+	}
+	if len(evidence) == 0 {
+		return ""
+	}
+	return evidence[len(evidence)-1]
 }
 
 // StopLine is the headline of a stop.
