@@ -27,27 +27,33 @@ func TestSpawnRequest(t *testing.T) {
 		want wire.SpawnArgs
 		bad  string // part of the usage error
 	}{
-		"a persona alone":                  {args: "reviewer", want: wire.SpawnArgs{Name: "reviewer"}},
-		"a persona under another name":     {args: "reviewer --name r2", want: wire.SpawnArgs{Name: "reviewer", Identity: "r2"}},
-		"a program":                        {args: "--agent command --name top", argv: []string{"top", "-d", "1"}, want: wire.SpawnArgs{Name: "top", Identity: "top", Agent: "command", LaunchOptions: map[string]any{"argv": []string{"top", "-d", "1"}}}},
-		"everything":                       {args: "p --agent a --role r --model m --variant v --prompt hi --resume s --cwd sub --opt k=v --opt x=a=b", want: wire.SpawnArgs{Name: "p", Agent: "a", Role: "r", Model: text("m"), Variant: text("v"), Prompt: text("hi"), Resume: text("s"), Cwd: here, LaunchOptions: map[string]any{"k": "v", "x": "a=b"}}},
-		"an empty model is said":           {args: "p --model=", want: wire.SpawnArgs{Name: "p", Model: text("")}},
-		"an empty option value is kept":    {args: "p --opt k=", want: wire.SpawnArgs{Name: "p", LaunchOptions: map[string]any{"k": ""}}},
-		"nothing":                          {args: "", bad: "name a persona"},
-		"an agent without a name":          {args: "--agent command", argv: []string{"top"}, bad: "--agent and --name"},
-		"a program without the rest":       {args: "", argv: []string{"top"}, bad: "--agent command --name <name> -- top"},
-		"an option without =":              {args: "p --opt k", bad: "write key=value"},
-		"an option without a key":          {args: "p --opt =v", bad: "the key is empty"},
-		"an option twice":                  {args: "p --opt k=1 --opt k=2", bad: "given twice"},
-		"a key that is none":               {args: "p --opt 1k=v", bad: "must be a letter"},
-		"a key that is dangerous to some":  {args: "p --opt __proto__=v", bad: "must be a letter"},
-		"another one":                      {args: "p --opt constructor=v", bad: "must be a letter"},
-		"the program twice":                {args: "p --opt argv=x", argv: []string{"y"}, bad: "given twice"},
-		"an empty directory":               {args: "p --cwd=", bad: "--cwd is empty"},
-		"an empty name":                    {args: "p --name=", bad: "--name is empty"},
-		"two personas":                     {args: "p q", bad: "one persona at most"},
-		"an unknown flag":                  {args: "p --nope", bad: "unknown flag"},
-		"flags after -- are the program's": {args: "--agent command --name x", argv: []string{"--name", "y"}, want: wire.SpawnArgs{Name: "x", Identity: "x", Agent: "command", LaunchOptions: map[string]any{"argv": []string{"--name", "y"}}}},
+		"a persona alone":                   {args: "reviewer", want: wire.SpawnArgs{Name: "reviewer"}},
+		"a persona under another name":      {args: "reviewer --name r2", want: wire.SpawnArgs{Name: "reviewer", Identity: "r2"}},
+		"a program":                         {args: "--agent command --name top", argv: []string{"top", "-d", "1"}, want: wire.SpawnArgs{Name: "top", Identity: "top", Agent: "command", LaunchOptions: map[string]any{"argv": []string{"top", "-d", "1"}}}},
+		"everything":                        {args: "p --agent a --role r --model m --variant v --prompt hi --resume s --cwd sub --opt k=v --opt x=a=b", want: wire.SpawnArgs{Name: "p", Agent: "a", Role: "r", Model: text("m"), Variant: text("v"), Prompt: text("hi"), Resume: text("s"), Cwd: here, LaunchOptions: map[string]any{"k": "v", "x": "a=b"}}},
+		"an empty model is said":            {args: "p --model=", want: wire.SpawnArgs{Name: "p", Model: text("")}},
+		"an empty option value is kept":     {args: "p --opt k=", want: wire.SpawnArgs{Name: "p", LaunchOptions: map[string]any{"k": ""}}},
+		"an agent file":                     {args: "--config sub/tester.md --name t2", want: wire.SpawnArgs{Name: "tester", Identity: "t2", Config: filepath.Join(here, "tester.md")}},
+		"an agent file that runs a program": {args: "--config /x/run.md --agent command", want: wire.SpawnArgs{Name: "run", Agent: "command", Config: "/x/run.md"}},
+		"a persona and an agent file":       {args: "p --config x.md", bad: "the persona is given twice"},
+		"an empty agent file":               {args: "p --config=", bad: "--config is empty"},
+		"no program":                        {args: "--agent command --name x", bad: "put the program after --, as in: cotal spawn --agent command --name top -- top"},
+		"another agent needs none":          {args: "--agent opencode --name x", want: wire.SpawnArgs{Name: "x", Identity: "x", Agent: "opencode"}},
+		"nothing":                           {args: "", bad: "name a persona"},
+		"an agent without a name":           {args: "--agent command", argv: []string{"top"}, bad: "--agent and --name"},
+		"a program without the rest":        {args: "", argv: []string{"top"}, bad: "--agent command --name <name> -- top"},
+		"an option without =":               {args: "p --opt k", bad: "write key=value"},
+		"an option without a key":           {args: "p --opt =v", bad: "the key is empty"},
+		"an option twice":                   {args: "p --opt k=1 --opt k=2", bad: "given twice"},
+		"a key that is none":                {args: "p --opt 1k=v", bad: "must be a letter"},
+		"a key that is dangerous to some":   {args: "p --opt __proto__=v", bad: "must be a letter"},
+		"another one":                       {args: "p --opt constructor=v", bad: "must be a letter"},
+		"the program twice":                 {args: "p --opt argv=x", argv: []string{"y"}, bad: "given twice"},
+		"an empty directory":                {args: "p --cwd=", bad: "--cwd is empty"},
+		"an empty name":                     {args: "p --name=", bad: "--name is empty"},
+		"two personas":                      {args: "p q", bad: "one persona at most"},
+		"an unknown flag":                   {args: "p --nope", bad: "unknown flag"},
+		"flags after -- are the program's":  {args: "--agent command --name x", argv: []string{"--name", "y"}, want: wire.SpawnArgs{Name: "x", Identity: "x", Agent: "command", LaunchOptions: map[string]any{"argv": []string{"--name", "y"}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got wire.SpawnArgs
@@ -59,7 +65,7 @@ func TestSpawnRequest(t *testing.T) {
 			f := spawnFlags{given: cmd.Flags().Changed}
 			cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 				for flag, into := range map[string]*string{
-					"agent": &f.agent, "name": &f.name, "role": &f.role, "model": &f.model, "variant": &f.variant, "cwd": &f.cwd, "prompt": &f.prompt, "resume": &f.resume,
+					"agent": &f.agent, "name": &f.name, "role": &f.role, "model": &f.model, "variant": &f.variant, "cwd": &f.cwd, "prompt": &f.prompt, "resume": &f.resume, "config": &f.config,
 				} {
 					*into = cmd.Flag(flag).Value.String()
 				}
@@ -105,14 +111,23 @@ func TestPs_Golden(t *testing.T) {
 	}{
 		"nothing": {nil, false, false, "(no managed agents)\n"},
 		"rows": {rows(), false, false, "" +
+			"NAME             AGENT          STATUS                        MESH          REASON\n" +
 			"reviewer/review  opencode, pty  running 47m                   working\n" +
-			"top              command, pty   starting                      not in roster\n" +
+			"top              command, pty   starting                      mesh unknown\n" +
 			"gone             command, pty   exited after 12s with code 3  mesh offline\n" +
-			"lost             command, pty   unknown                       mesh unknown   (the runtime does not; answer)\n"},
+			"lost             command, pty   unknown                       mesh unknown  (the runtime does not; answer)\n"},
+		"a seat that the roster does not hold": {[]wire.AgentRow{{Name: "a", Agent: "command", Mode: "pty", Status: "starting", Mesh: "absent"}}, false, false, "" +
+			"NAME  AGENT         STATUS    MESH\n" +
+			"a     command, pty  starting  not in roster\n"},
+		"a host without a roster": {rows()[1:2], true, false, "" +
+			"NAME  AGENT         STATUS    PID  SEAT  UID  MODEL  DIRECTORY\n" +
+			"top   command, pty  starting  -    -     u2   -      -\n"},
 		"wide rows say what is not known": {rows()[:2], true, false, "" +
-			"reviewer/review  opencode, pty  running 47m  working        pid 42  0123456789ab  u1  m/fast  /w\n" +
-			"top              command, pty   starting     not in roster  -       -             u2  -       -\n"},
-		"colours": {rows()[:1], false, true, "reviewer/review  opencode, pty  \x1b[32mrunning 47m\x1b[0m  working\n"},
+			"NAME             AGENT          STATUS       MESH          PID  SEAT          UID  MODEL   DIRECTORY\n" +
+			"reviewer/review  opencode, pty  running 47m  working       42   0123456789ab  u1   m/fast  /w\n" +
+			"top              command, pty   starting     mesh unknown  -    -             u2   -       -\n"},
+		"colours": {rows()[:1], false, true, "NAME             AGENT          STATUS       MESH\n" +
+			"reviewer/review  opencode, pty  \x1b[32mrunning 47m\x1b[0m  working\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b strings.Builder

@@ -81,6 +81,16 @@ func (p *progress) say(text string) {
 	p.set(text)
 }
 
+// note shows a line that stays.
+func (p *progress) note(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.tty {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+	fmt.Fprintf(p.w, "note: %s\n", cli.OneLine(text))
+}
+
 // set shows a phase, once. The caller holds mu.
 func (p *progress) set(text string) {
 	if p.closed || text == p.shown {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,7 +21,8 @@ func psCmd(a *app) *cobra.Command {
 		Use:   "ps",
 		Short: "List the seats of the host",
 		Long: `List the seats of the host: name and role, agent and runtime, the state of the process, the state on the
-mesh. The two states are two facts. Exit code 3 when the host does not answer: never an empty list then.`,
+mesh. The two states are two facts; the second has no column while the host sees no roster. Exit code 3 when
+the host does not answer: never an empty list then.`,
 		Example: "  cotal ps --wide\n  cotal ps --json | jq -r 'select(.status == \"running\") | .name'",
 		Args:    cli.NoArgs,
 	}
@@ -70,19 +73,35 @@ func (a *app) colour() bool {
 	return os.Getenv("NO_COLOR") == "" && a.outFile != nil && term.IsTerminal(int(a.outFile.Fd()))
 }
 
-// printRows prints one line a seat, in columns.
+// printRows prints a header and one line a seat, in columns.
 func printRows(w io.Writer, rows []wire.AgentRow, wide, colour bool) {
 	if len(rows) == 0 {
 		fmt.Fprintln(w, "(no managed agents)")
 		return
 	}
-	table := make([][]string, 0, len(rows))
+	// A host that has no roster says so in every row: a column of "unknown" tells nobody anything.
+	mesh := slices.ContainsFunc(rows, func(r wire.AgentRow) bool { return r.MeshView != "unpopulated" })
+	header := []string{"NAME", "AGENT", "STATUS"}
+	if mesh {
+		header = append(header, "MESH")
+	}
+	if wide {
+		header = append(header, "PID", "SEAT", "UID", "MODEL", "DIRECTORY")
+	}
+	if slices.ContainsFunc(rows, func(r wire.AgentRow) bool { return r.Reason != "" }) {
+		header = append(header, "REASON")
+	}
+	table := make([][]string, 0, len(rows)+1)
+	table = append(table, header)
 	for _, r := range rows {
 		name := r.Name
 		if r.Role != "" {
 			name += "/" + r.Role
 		}
-		cells := []string{name, r.Agent + ", " + r.Mode, processWords(r), meshWords(r)}
+		cells := []string{name, r.Agent + ", " + r.Mode, processWords(r)}
+		if mesh {
+			cells = append(cells, meshWords(r))
+		}
 		if wide {
 			cells = append(cells, known(pidWords(r)), known(short(r.SeatID)), known(r.LifecycleUID), known(modelWords(r)), known(r.Cwd))
 		}
@@ -107,8 +126,8 @@ func printRows(w io.Writer, rows []wire.AgentRow, wide, colour bool) {
 		var b strings.Builder
 		for i, cell := range cells {
 			text := cell
-			if i == 2 && colour {
-				text = paint(rows[n].Status, cell)
+			if i == 2 && n > 0 && colour {
+				text = paint(rows[n-1].Status, cell)
 			}
 			b.WriteString(text)
 			if i < len(cells)-1 {
@@ -153,7 +172,7 @@ func processWords(r wire.AgentRow) string {
 // meshWords is the state on the mesh; what the host cannot see now is said to be unknown.
 func meshWords(r wire.AgentRow) string {
 	switch {
-	case r.MeshView == "stale", r.MeshView == "unpopulated" && r.Mesh != "absent":
+	case r.MeshView == "stale", r.MeshView == "unpopulated":
 		return "mesh unknown"
 	case r.Mesh == "absent":
 		return "not in roster"
@@ -176,7 +195,7 @@ func pidWords(r wire.AgentRow) string {
 	if r.PID == 0 {
 		return ""
 	}
-	return fmt.Sprintf("pid %d", r.PID)
+	return strconv.Itoa(r.PID)
 }
 
 func short(id string) string {

@@ -32,10 +32,11 @@ const (
 
 // spawnFlags are the flags of spawn as given.
 type spawnFlags struct {
-	agent, name, role, model, variant, cwd, prompt, resume string
-	opts                                                   []string
-	detach, json                                           bool
-	given                                                  func(flag string) bool
+	agent, name, role, model, variant, cwd, prompt, resume, config string
+
+	opts         []string
+	detach, json bool
+	given        func(flag string) bool
 }
 
 func spawnCmd(a *app) *cobra.Command {
@@ -43,15 +44,16 @@ func spawnCmd(a *app) *cobra.Command {
 		Use:   "spawn [<persona>] [flags] [-- <program> <arg>...]",
 		Short: "Start a seat and attach to it",
 		Long: `Start an agent in a seat of its own, and attach this terminal to it. The persona is a file of the
-workspace, .cotal/agents/<persona>.md; flags win over it. Without a persona, --agent and --name are needed:
---agent command runs the program after --.
+workspace, .cotal/agents/<persona>.md, or the file --config names; flags win over it. Without a persona,
+--agent and --name are needed: --agent command runs the program after --.
 
 Progress is on standard error. When standard input or output is no terminal, or with --detach or --json, it
 returns once the seat runs. Detaching (Ctrl-]) leaves the seat running and returns 0. When the agent ends
 while attached, the exit code is 0 if it ended well or was asked to, else 1; the agent's own code is printed,
 and kept by the host (cotal inspect <seat> --json).`,
 		Example: `  cotal spawn reviewer
-  cotal spawn reviewer --name r2 --model fast --prompt 'review the last commit' --detach
+  cotal spawn reviewer --name r2 --model anthropic/claude-sonnet-4-5 --prompt 'review the last commit' --detach
+  cotal spawn --config ~/agents/tester.md
   cotal spawn --agent command --name build -- make -C /src all`,
 	}
 	var f spawnFlags
@@ -59,7 +61,8 @@ and kept by the host (cotal inspect <seat> --json).`,
 	fl.StringVar(&f.agent, "agent", "", "connector that knows the agent program, such as command or opencode")
 	fl.StringVar(&f.name, "name", "", "alias of the seat; refused when it is taken (default: the persona's, numbered when taken)")
 	fl.StringVar(&f.role, "role", "", "role shown to others")
-	fl.StringVar(&f.model, "model", "", "model, in the words of the agent program")
+	fl.StringVar(&f.config, "config", "", "agent file to use as persona, a path from here, instead of one of the workspace")
+	fl.StringVar(&f.model, "model", "", "model, in the words of the agent program, such as provider/model")
 	fl.StringVar(&f.variant, "variant", "", "variant of the model")
 	fl.StringVar(&f.cwd, "cwd", "", "directory to run in, from here (default: the persona's, else the workspace)")
 	fl.StringVar(&f.prompt, "prompt", "", "first message to the agent")
@@ -97,12 +100,22 @@ func positional(cmd *cobra.Command, args []string) int {
 func (f *spawnFlags) request(persona, argv []string) (wire.SpawnArgs, error) {
 	args := wire.SpawnArgs{Agent: f.agent, Identity: f.name, Role: f.role}
 	switch {
+	case len(persona) == 1 && f.config != "":
+		return args, cli.Fail(cli.Usage, "the persona is given twice: %s and --config %s; leave one out", persona[0], f.config)
 	case len(persona) == 1:
 		args.Name = persona[0]
+	case f.config != "":
+		file, err := filepath.Abs(f.config)
+		if err != nil {
+			return args, cli.Fail(cli.Usage, "--config %s: %w", f.config, err)
+		}
+		args.Config, args.Name = file, strings.TrimSuffix(filepath.Base(file), ".md")
 	case f.agent == "" && len(argv) > 0:
 		return args, cli.Fail(cli.Usage, "to run a program say: cotal spawn --agent command --name <name> -- %s", strings.Join(argv, " "))
 	case f.agent == "" || f.name == "":
 		return args, cli.Fail(cli.Usage, "name a persona, or give --agent and --name; for example: cotal spawn --agent command --name top -- top")
+	case f.agent == "command" && len(argv) == 0:
+		return args, cli.Fail(cli.Usage, "put the program after --, as in: cotal spawn --agent command --name top -- top")
 	default:
 		args.Name = f.name
 	}
@@ -115,7 +128,7 @@ func (f *spawnFlags) request(persona, argv []string) (wire.SpawnArgs, error) {
 			*flag.into = flag.value
 		}
 	}
-	for flag, value := range map[string]string{"agent": f.agent, "name": f.name, "cwd": f.cwd, "role": f.role} {
+	for flag, value := range map[string]string{"agent": f.agent, "name": f.name, "cwd": f.cwd, "role": f.role, "config": f.config} {
 		if value == "" && f.given(flag) {
 			return args, cli.Fail(cli.Usage, "--%s is empty; leave it out or give a value", flag)
 		}
@@ -197,6 +210,9 @@ func runSpawn(ctx context.Context, a *app, args wire.SpawnArgs, f spawnFlags) er
 		return err
 	}
 	defer c.Close()
+	for _, w := range acc.Warnings {
+		show.note(w)
+	}
 	res, err := awaitGoal(ctx, c, acc, show)
 	show.close()
 	if err != nil {
