@@ -207,7 +207,8 @@ func (a *attachment) connect(ctx context.Context, first bool) (*link, error) {
 	c, err := a.seat.dial(ctx, role, a.next, rows, cols)
 	if errors.Is(err, seat.ErrBusy) {
 		a.readOnly.Store(true)
-		defer a.con.notice("another terminal has the keyboard: you only watch; --take-over takes it")
+		defer a.con.notice("another terminal has the keyboard%s: you only watch; to take it: cotal attach --take-over %s",
+			sizes(before, rows, cols), cli.OneLine(a.seat.Alias))
 		role, rows, cols = seat.RoleOutput, 0, 0
 		c, err = a.seat.dial(ctx, role, a.next, rows, cols)
 	}
@@ -222,6 +223,15 @@ func (a *attachment) connect(ctx context.Context, first bool) (*link, error) {
 	sameSize := rows != 0 && before.Rows == rows && before.Cols == cols
 	l.nudge = first && sameSize && !a.opt.NoNudge && !a.opt.Fresh && before.Attached == 0 && !a.readOnly.Load()
 	return l, nil
+}
+
+// sizes names the size of the seat and that of this terminal, columns first, if they differ: the screen
+// is drawn for the other one then.
+func sizes(st seat.Status, rows, cols uint16) string {
+	if rows == 0 || cols == 0 || st.Rows == 0 || st.Rows == rows && st.Cols == cols {
+		return ""
+	}
+	return fmt.Sprintf(" (its size is %dx%d, yours %dx%d)", st.Cols, st.Rows, cols, rows)
 }
 
 // hold serves one connection. It returns an ending, or the error that ended the connection.
@@ -377,7 +387,12 @@ func (a *attachment) sayDropped() string {
 func (a *attachment) status(st seat.Status) {
 	if !st.Role.Has(seat.RoleInput) && !a.readOnly.Load() && a.live.Load() != nil {
 		a.readOnly.Store(true)
-		a.con.notice("another terminal took the keyboard: you only watch now")
+		var rows, cols uint16
+		if r, c, err := a.con.size(); err == nil {
+			rows, cols = r, c
+		}
+		a.con.notice("another terminal took the keyboard%s: you only watch now; to take it back: cotal attach --take-over %s",
+			sizes(st, rows, cols), cli.OneLine(a.seat.Alias))
 	}
 }
 

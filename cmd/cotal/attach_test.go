@@ -288,13 +288,13 @@ func TestAttach_OneTerminalHasTheKeyboardUntilAnotherTakesIt(t *testing.T) {
 	a.see("begun")
 	eventually(t, "the first is attached", func() bool { return p.status().Attached == 1 })
 	b := r.run("attach", "keys")
-	b.see("another terminal has the keyboard")
+	b.see("another terminal has the keyboard: you only watch; to take it: cotal attach --take-over keys")
 	b.send("no")
 	b.see("what you type is dropped")
 	a.send("from-a;")
 	b.see("from-a;")
 	c := r.run("attach", "--take-over", "keys")
-	a.see("another terminal took the keyboard")
+	a.see("another terminal took the keyboard: you only watch now; to take it back: cotal attach --take-over keys")
 	c.see("begun")
 	c.send("from-c;")
 	a.see("from-c;")
@@ -311,6 +311,51 @@ func TestAttach_OneTerminalHasTheKeyboardUntilAnotherTakesIt(t *testing.T) {
 			t.Errorf("exit code %d: %q", code, tail(shown))
 		}
 	}
+}
+
+func TestAttach_AWatcherOfAnotherSizeIsToldBoth(t *testing.T) {
+	r := newRig(t)
+	p := r.start("wide", `echo begun; exec sleep 600`)
+	a := r.run("attach", "wide")
+	a.see("begun")
+	if err := pty.Setsize(a.ptm, &pty.Winsize{Rows: 50, Cols: 200}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the seat has the new size", func() bool { return p.status().Rows == 50 })
+	b := r.run("attach", "wide")
+	b.see("another terminal has the keyboard (its size is 200x50, yours 100x30): you only watch; to take it: cotal attach --take-over wide")
+	c := r.run("attach", "--take-over", "wide")
+	a.see("another terminal took the keyboard (its size is 100x30, yours 200x50): you only watch now; to take it back: cotal attach --take-over wide")
+	for _, s := range []*screen{a, b, c} {
+		s.send("\x1d")
+		s.wait()
+	}
+}
+
+// What is said after an attach has a line of its own, and no blank line before it.
+func TestAttach_WhatIsSaidAfterItBeginsALine(t *testing.T) {
+	for name, c := range map[string]struct{ script, sees, end string }{
+		"a prompt":              {`printf 'prompt> '; exec sleep 600`, "prompt> ", "prompt> \ndetached from line"},
+		"a line":                {`echo whole; exec sleep 600`, "whole", "whole\ndetached from line"},
+		"a full-screen program": {`echo before; printf '\033[?1049hscreen'; exec sleep 600`, "screen", "screendetached from line"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.start("line", c.script)
+			s := r.run("attach", "--no-nudge", "line")
+			s.see(c.sees)
+			s.send("\x1d")
+			code, shown := s.wait()
+			if code != 0 || !strings.Contains(plain(shown), c.end) {
+				t.Errorf("exit code %d, %q", code, shown)
+			}
+		})
+	}
+}
+
+// plain is text without the sequences in it.
+func plain(text string) string {
+	return strings.ReplaceAll(string(terminal.AppendEscaped(nil, []byte(text))), `\x0f`, "")
 }
 
 func TestAttach_KeysBeforeTheDetachKeyArriveAndAnotherKeyCanBeChosen(t *testing.T) {
@@ -375,6 +420,22 @@ func TestLogs(t *testing.T) {
 	if code, _, stderr := r.pipe("", "logs", "nobody"); code != 3 && code != 4 || !strings.Contains(stderr, `"nobody"`) {
 		t.Errorf("unknown seat: exit code %d, %q", code, stderr)
 	}
+}
+
+func TestLogs_OfAShellAndOfAFullScreenProgram(t *testing.T) {
+	r := newRig(t)
+	p := r.start("tui", `printf 'ab\b\b\b\b\b\bc\n\033[?1049h\033[Hdrawn\033[?1049l\n'; exec sleep 600`)
+	eventually(t, "it has printed", func() bool { return p.status().Next > 30 })
+	const note = "note: this is a full-screen program: look with cotal attach --read-only tui\n"
+	code, out, stderr := r.pipe("", "logs", "tui")
+	if code != 0 || out != "ab\\x08*6c\ndrawn\n" || strings.Count(stderr, note) != 1 {
+		t.Errorf("exit code %d, %q, %q", code, out, stderr)
+	}
+	if code, out, stderr := r.pipe("", "logs", "--raw", "tui"); code != 0 || !strings.Contains(out, "\b\b\b\b\b\b") || strings.Contains(stderr, note) {
+		t.Errorf("--raw: exit code %d, %q, %q", code, out, stderr)
+	}
+	f := r.run("logs", "-f", "tui")
+	f.see("look with cotal attach --read-only tui")
 }
 
 // unread is how many bytes typed into the terminal nobody has read.

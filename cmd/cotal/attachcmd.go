@@ -27,6 +27,7 @@ Exit code 0 when you detach and when the agent ends well or because it was asked
 	cmd.Flags().BoolVar(&opt.TakeOver, "take-over", false, "take the keyboard from the terminal that has it")
 	cmd.Flags().BoolVar(&opt.NoNudge, "no-nudge", false, "do not make the program repaint by changing the size for a moment")
 	cmd.MarkFlagsMutuallyExclusive("read-only", "take-over")
+	cmd.ValidArgsFunction = a.seatNames(false, "starting", "running", "stopping", "unknown")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		con := newConsole(a.in, a.outFile)
 		if !con.isTerminal() {

@@ -42,6 +42,7 @@ type console struct {
 	writing bool                 // somebody writes to out; only one may
 	ahead   terminal.ModeScanner // of everything accepted
 	seen    terminal.ModeScanner // of what was written
+	midLine bool                 // what was written outside the alternate screen does not end a line
 	err     error                // of the terminal
 	left    bool
 	leaving sync.Once
@@ -118,6 +119,9 @@ func (c *console) write(p []byte) {
 	for len(p) > 0 && !c.left && c.err == nil {
 		piece := p[:min(len(p), pieceMax)]
 		c.seen.Write(piece) // before: a write that is cut may have had its effect
+		if c.seen.Modes()&terminal.AltScreen == 0 {
+			c.midLine = piece[len(piece)-1] != '\n'
+		}
 		c.mu.Unlock()
 		_, err := c.out.Write(piece)
 		c.mu.Lock()
@@ -211,6 +215,9 @@ func (c *console) leave() {
 				c.change.Wait()
 			}
 			reset := c.seen.Reset()
+			if c.midLine { // what is said next has a line of its own
+				reset = append(reset, "\r\n"...)
+			}
 			c.mu.Unlock()
 			_, _ = c.out.Write(reset)
 		}()

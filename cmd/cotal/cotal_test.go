@@ -141,7 +141,7 @@ func TestPs_Golden(t *testing.T) {
 
 func TestPrintRow_ShowsWhatIsKnownOnly(t *testing.T) {
 	var b strings.Builder
-	printRow(&b, rows()[2])
+	printRow(&b, rows()[2], nil)
 	want := "name         gone\nagent        command\nruntime      pty\nstatus       exited after 12s with code 3\nmesh         mesh offline\n" +
 		"uid          u3\nstarted      1970-01-01T00:00:00Z\nended        1970-01-01T00:00:00Z, with code 3\nevidence     reaped\n"
 	if b.String() != want {

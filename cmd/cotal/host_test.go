@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -149,6 +150,128 @@ func TestStop_SeveralSeatsOfWhichOneIsUnknown(t *testing.T) {
 	if got.Name != "c" || !got.OK || got.Report == nil || len(got.Report.Killed) == 0 || len(got.Report.Evidence) == 0 {
 		t.Errorf("%v", r)
 	}
+}
+
+func TestSpawn_ByAnAgentFileAnywhereAndItsWarnings(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	w.Write("else/where.md", "---\nname: elsewhere\nagent: command\nmodle: x\nlaunchOptions:\n  argv: [sleep, \"600\"]\n---\n")
+	r := w.CLI("spawn", "--config", "else/where.md").OK()
+	if !strings.HasPrefix(r.Stdout, "spawned elsewhere ") || !strings.Contains(r.Stderr, "note: ") || !strings.Contains(r.Stderr, "did you mean model?") {
+		t.Errorf("%v", r)
+	}
+	w.CLI("spawn", "--config", "no/such.md").Want(4)
+	w.CLI("spawn", "--agent", "command", "--name", "x").Want(2)
+}
+
+func TestInspect_ShowsTheProgramThatRuns(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	w.Spawn("odd", "sh", "-c", `echo up; while :; do sleep 1; done`, "a b", "\x1b[31mred\u202e")
+	r := w.CLI("inspect", "odd").OK()
+	if !strings.Contains(r.Stdout, "program ") || !strings.Contains(r.Stdout, `sh -c 'echo up; while :; do sleep 1; done' 'a b' '\x1b[31mred\u202e'`+"\n") {
+		t.Errorf("%v", r)
+	}
+	var got inspected
+	w.CLI("inspect", "odd", "--json").OK().JSON(&got)
+	if got.Name != "odd" || len(got.Program) != 5 || got.Program[3] != "a b" {
+		t.Errorf("%+v", got)
+	}
+	long := programWords([]string{strings.Repeat("x", 5000)})
+	if len(long) > programShown+3 || !strings.HasSuffix(long, "...") {
+		t.Errorf("%d bytes of a long command line are shown", len(long))
+	}
+	w.CLI("stop", "--now", "odd").OK()
+	if r := w.CLI("inspect", "odd").OK(); strings.Contains(r.Stdout, "program ") {
+		t.Errorf("a seat that has ended runs no program: %v", r)
+	}
+}
+
+func TestLogs_OfASeatThatEndedByItself(t *testing.T) {
+	w := harness.New(t)
+	h := w.Start(harness.HostOptions{})
+	w.CLI("spawn", "--agent", "command", "--name", "short", "--", "sh", "-c", `printf 'one\033[1m\ntwo\n'; sleep 0.5; exit 3`).OK()
+	id := w.AwaitStatus("short", "exited").SeatID
+	var r harness.Result
+	harness.Eventually(t, harness.DefaultWait, "its output is read from what the host kept", func() (bool, string) {
+		r = w.CLI("logs", "short")
+		return strings.Contains(r.Stderr, "as the host kept it"), r.String()
+	})
+	if r.OK(); r.Stdout != "one\ntwo\n" || !strings.Contains(r.Stderr, "short has ended, with code 3") {
+		t.Errorf("%v", r)
+	}
+	if r := w.CLI("logs", "-f", "--raw", "short").OK(); r.Stdout != "one\x1b[1m\r\ntwo\r\n" || !strings.Contains(r.Stderr, "nothing more will come") {
+		t.Errorf("%v", r)
+	}
+	if r := w.CLI("logs", "--bytes", "5", "short").OK(); r.Stdout != "two\n" {
+		t.Errorf("%v", r)
+	}
+	h.Signal(syscall.SIGTERM)
+	h.WaitExit(harness.DefaultWait)
+	if r := w.CLI("logs", id[:12]).OK(); r.Stdout != "one\ntwo\n" || !strings.Contains(r.Stderr, id+" has ended; ") {
+		t.Errorf("without a host, by custody id: %v", r)
+	}
+	w.CLI("logs", "short").Want(3)
+	if err := os.Remove(w.Path(".cotal", "host", "ended", id+".log")); err != nil {
+		t.Fatal(err)
+	}
+	w.CLI("logs", id[:12]).Want(3)
+	w.Start(harness.HostOptions{})
+	if r := w.CLI("logs", "short").Want(1); !strings.Contains(r.Stderr, "its output is no longer kept") {
+		t.Errorf("%v", r)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	w := harness.New(t)
+	w.Persona("reviewer", "---\nname: reviewer\n---\n")
+	w.Write(".cotal/agents/notes.txt", "")
+	complete := func(args ...string) string {
+		t.Helper()
+		r := w.CLI(append([]string{"__complete"}, args...)...).OK()
+		if strings.Contains(r.Stderr, "cotal:") || r.Took > 5*time.Second {
+			t.Errorf("%v", r)
+		}
+		return r.Stdout
+	}
+	if got := complete("attach", ""); got != ":4\n" {
+		t.Errorf("without a host: %q", got)
+	}
+	h := w.Start(harness.HostOptions{})
+	w.Spawn("alive", "sleep", "600")
+	w.Spawn("other", "sleep", "600")
+	w.CLI("stop", "--now", "other").OK()
+	for _, c := range []struct {
+		args, want []string // want: beginnings of lines
+	}{
+		{[]string{"attach", ""}, []string{"alive\t"}},
+		{[]string{"input", ""}, []string{"alive\t"}},
+		{[]string{"stop", ""}, []string{"alive\t"}},
+		{[]string{"logs", ""}, []string{"alive\t", "other\t"}},
+		{[]string{"inspect", ""}, []string{"alive\t", "other\t"}},
+		{[]string{"stop", "alive", ""}, nil},
+		{[]string{"attach", "alive", ""}, nil},
+		{[]string{"spawn", ""}, []string{"reviewer"}},
+		{[]string{"spawn", "reviewer", ""}, nil},
+		{[]string{"spawn", "--agent", ""}, []string{"command\tavailable", "opencode\t"}},
+	} {
+		lines := strings.Split(complete(c.args...), "\n")
+		ok := len(lines) == len(c.want)+2 && lines[len(c.want)] == ":4"
+		for i := range c.want {
+			ok = ok && strings.HasPrefix(lines[i], c.want[i])
+		}
+		if !ok {
+			t.Errorf("%q completes to %q, want %q", c.args, lines, c.want)
+		}
+	}
+	if got := complete("spawn", "--agent", "command", "--name", "x", "--", ""); got != ":0\n" {
+		t.Errorf("the program after -- is the shell's to complete: %q", got)
+	}
+	h.Signal(syscall.SIGSTOP)
+	if r := w.CLI("__complete", "attach", ""); r.Stdout != ":4\n" || r.Took > 3*time.Second {
+		t.Errorf("a host that does not answer: %v", r)
+	}
+	h.Signal(syscall.SIGCONT)
 }
 
 func TestInput_ReachesTheProgram(t *testing.T) {

@@ -26,6 +26,7 @@ type local struct {
 	Socket    string
 	token     []byte
 	identity  seat.Identity
+	root      string         // workspace of its host, or empty
 	exit      *wire.SeatExit // it has ended
 }
 
@@ -36,7 +37,11 @@ func locate(ctx context.Context, app *app, ref string) (*local, error) {
 	var row wire.AgentRow
 	if err == nil {
 		if row, err = inspect(ctx, app, ref); err == nil {
-			return fromRow(row, ep)
+			s, err := fromRow(row, ep)
+			if err == nil {
+				s.root = app.workspace()
+			}
+			return s, err
 		}
 	}
 	if ctx.Err() != nil {
@@ -47,6 +52,9 @@ func locate(ctx context.Context, app *app, ref string) (*local, error) {
 		return nil, rerr
 	}
 	s, ferr := find(root, ref, ep.InstanceID)
+	if ferr == nil {
+		s.root = app.workspace()
+	}
 	switch {
 	case ferr == nil && cli.CodeOf(err) == cli.Unreachable:
 		fmt.Fprintf(app.errw, "note: no host answers; using the seat directory %s\n", s.Dir)

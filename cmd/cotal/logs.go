@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -30,6 +31,7 @@ func logsCmd(a *app) *cobra.Command {
 		Short: "Print what a seat has printed",
 		Long: `Print the end of what a seat has printed, as text that is safe for any terminal: control sequences are
 left out, other controls shown as \xNN. It is read from the seat itself and works while the host is down.
+Of a seat that ended by itself the host keeps the last 256 KiB, which are printed then.
 --raw prints the bytes as they are: into a file, or into a terminal you are ready to reset.`,
 		Example: "  cotal logs reviewer\n  cotal logs -f reviewer\n  cotal logs reviewer --raw --bytes 1048576 >reviewer.typescript",
 		Args:    cli.Arg(seatArg, false, seatArg),
@@ -38,8 +40,15 @@ left out, other controls shown as \xNN. It is read from the seat itself and work
 	cmd.Flags().BoolVarP(&opt.follow, "follow", "f", false, "go on until the seat ends")
 	cmd.Flags().Uint64Var(&opt.bytes, "bytes", logsDefault, "how much of the end of the output to begin with")
 	cmd.Flags().BoolVar(&opt.raw, "raw", false, "bytes as they are, control sequences included")
+	cmd.ValidArgsFunction = a.seatNames(false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s, err := locate(cmd.Context(), a, args[0])
+		if code := cli.CodeOf(err); code == cli.NotFound || code == cli.Unreachable {
+			// Without its host a seat that is gone is known by the name of its file alone.
+			if kept := findKept(a.workspace(), args[0]); kept != nil {
+				return printKept(kept, opt, a.out, a.errw)
+			}
+		}
 		if err != nil {
 			return err
 		}
@@ -54,15 +63,25 @@ var errEnough = errors.New("enough")
 func printLogs(ctx context.Context, s *local, opt logsOptions, out, errw io.Writer) error {
 	st, err := s.status(ctx)
 	if err != nil {
-		return noOutput(ctx, s, err, errw)
+		return noOutput(ctx, s, opt, err, out, errw)
 	}
 	from := max(st.First, st.Next-min(st.Next, opt.bytes))
 	c, err := s.dial(ctx, seat.RoleOutput, from, 0, 0)
 	if err != nil {
-		return noOutput(ctx, s, err, errw)
+		return noOutput(ctx, s, opt, err, out, errw)
 	}
 	defer c.Close()
 	p := &logPrinter{w: bufio.NewWriterSize(out, 64<<10), raw: opt.raw, cut: from > 0}
+	if terminal.Modes(c.Welcome().Modes)&terminal.AltScreen != 0 {
+		p.fullScreen = true
+	}
+	said := opt.raw // what is not interpreted needs no explanation
+	explain := func() {
+		if p.fullScreen && !said {
+			said = true
+			fmt.Fprintf(errw, "note: this is a full-screen program: look with cotal attach --read-only %s\n", s.Alias)
+		}
+	}
 	end := c.Welcome().Next
 	var exit *wire.SeatExit
 	if opt.follow || end > from {
@@ -74,6 +93,7 @@ func printLogs(ctx context.Context, s *local, opt logsOptions, out, errw io.Writ
 				}
 				p.print(b)
 				if opt.follow {
+					explain()
 					return p.w.Flush()
 				}
 				return nil
@@ -91,6 +111,7 @@ func printLogs(ctx context.Context, s *local, opt logsOptions, out, errw io.Writ
 	if ferr := p.close(); ferr != nil {
 		return fmt.Errorf("write output: %w", ferr)
 	}
+	explain()
 	switch {
 	case err == nil && exit != nil:
 		fmt.Fprintf(errw, "note: %s has ended, %s\n", s.Alias, cli.HowEnded(exit))
@@ -103,8 +124,8 @@ func printLogs(ctx context.Context, s *local, opt logsOptions, out, errw io.Writ
 	return fmt.Errorf("read output of %s: %w", s.Alias, err)
 }
 
-// noOutput explains why a seat's output cannot be read.
-func noOutput(ctx context.Context, s *local, err error, errw io.Writer) error {
+// noOutput prints what the host kept of a seat that cannot be read any more, or explains why not.
+func noOutput(ctx context.Context, s *local, opt logsOptions, err error, out, errw io.Writer) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -112,6 +133,11 @@ func noOutput(ctx context.Context, s *local, err error, errw io.Writer) error {
 		return err
 	}
 	x, why, dead := s.ended()
+	if x != nil || dead {
+		if kerr := printKept(s, opt, out, errw); !errors.Is(kerr, os.ErrNotExist) {
+			return kerr
+		}
+	}
 	switch {
 	case x != nil:
 		fmt.Fprintf(errw, "note: %s has ended, %s; its output is no longer kept\n", s.Alias, cli.HowEnded(x))
@@ -133,6 +159,9 @@ type logPrinter struct {
 	esc  terminal.Escaper
 	buf  []byte
 	last byte
+
+	modes      terminal.ModeScanner
+	fullScreen bool // the program used the alternate screen
 }
 
 func (p *logPrinter) print(b []byte) {
@@ -140,10 +169,25 @@ func (p *logPrinter) print(b []byte) {
 		b, p.cut = wholeLines(b), false
 	}
 	if !p.raw {
+		p.watch(b)
 		p.buf = p.esc.Append(p.buf[:0], b)
 		b = p.buf
 	}
 	p.write(b)
+}
+
+// watch finds out whether the program uses the alternate screen, be it for a moment: the sequence that
+// enters it ends with an h.
+func (p *logPrinter) watch(b []byte) {
+	for len(b) > 0 && !p.fullScreen {
+		n := bytes.IndexByte(b, 'h') + 1
+		if n == 0 {
+			n = len(b)
+		}
+		p.modes.Write(b[:n])
+		p.fullScreen = p.modes.Modes()&terminal.AltScreen != 0
+		b = b[n:]
+	}
 }
 
 // wholeLines drops the line that output begins in the middle of, or, when there is no other, the rest

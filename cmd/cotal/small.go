@@ -73,22 +73,29 @@ func inspectCmd(a *app) *cobra.Command {
 		Args:    cli.Arg(seatArg, false, seatArg),
 	}
 	asJSON := jsonFlag(cmd, "print one JSON object")
+	cmd.ValidArgsFunction = a.seatNames(false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		row, err := inspect(cmd.Context(), a, args[0])
 		if err != nil {
 			return err
 		}
 		if *asJSON {
-			return cli.PrintJSON(a.out, row)
+			return cli.PrintJSON(a.out, inspected{AgentRow: row, Program: program(row)})
 		}
-		printRow(a.out, row)
+		printRow(a.out, row, program(row))
 		return nil
 	}
 	return cmd
 }
 
+// inspected is the JSON form of inspect: what the host says, and what is seen here.
+type inspected struct {
+	wire.AgentRow
+	Program []string `json:"program,omitempty"` // command line of the process now, on this machine
+}
+
 // printRow shows one row in full. A fact that is absent is not shown: it is not known.
-func printRow(w io.Writer, r wire.AgentRow) {
+func printRow(w io.Writer, r wire.AgentRow, argv []string) {
 	line := func(name, format string, args ...any) {
 		text := cli.OneLine(fmt.Sprintf(format, args...))
 		if text != "" {
@@ -106,8 +113,11 @@ func printRow(w io.Writer, r wire.AgentRow) {
 	line("runtime", "%s", r.Mode)
 	line("status", "%s", processWords(r))
 	line("reason", "%s", r.Reason)
-	line("mesh", "%s", meshWords(r))
+	if r.MeshView != "unpopulated" {
+		line("mesh", "%s", meshWords(r))
+	}
 	line("model", "%s", strings.TrimSuffix(r.Model+" / "+r.Variant, " / "))
+	line("program", "%s", programWords(argv))
 	line("directory", "%s", r.Cwd)
 	line("principal", "%s", r.ID)
 	line("uid", "%s", r.LifecycleUID)
@@ -149,6 +159,7 @@ are one message. With --text - the text is standard input, without its last newl
 		Args: cli.Arg(seatArg, false, seatArg+" --text <text>"),
 	}
 	text := cmd.Flags().String("text", "", "what to type, 1 to 65536 bytes; - reads standard input (required)")
+	cmd.ValidArgsFunction = a.seatNames(false, "starting", "running")
 	noEnter := cmd.Flags().Bool("no-enter", false, "do not press Return after it")
 	asJSON := jsonFlag(cmd, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -77,6 +77,10 @@ and kept by the host (cotal inspect <seat> --json).`,
 		}
 		return nil
 	}
+	cmd.ValidArgsFunction = a.personaNames
+	_ = cmd.RegisterFlagCompletionFunc("agent", a.agentNames) // fails for a flag that does not exist
+	_ = cmd.MarkFlagDirname("cwd")
+	_ = cmd.MarkFlagFilename("config", "md")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		n := positional(cmd, args)
 		req, err := f.request(args[:n], args[n:])

@@ -51,6 +51,7 @@ every process and every proof. Exit code 5 when only some could be stopped.`,
 	now := cmd.Flags().Bool("now", false, "kill at once instead of asking first")
 	verbose := cmd.Flags().BoolP("verbose", "v", false, "print everything that was ended and every proof")
 	asJSON := jsonFlag(cmd, "print one JSON object a seat")
+	cmd.ValidArgsFunction = a.seatNames(true, "starting", "running", "stopping", "unknown")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.target.Connect(cmd.Context())
 		if err != nil {

@@ -166,8 +166,10 @@ func TestPrintStop(t *testing.T) {
 			"  ended    7 sh\\x1b (SIGKILL)\n  ended    pid 9 ended by itself\n  ended    10 late (SIGKILL)\n  ended    8 child (ended by itself)\n" +
 			"  proof    sent SIGKILL\n  proof    custody process 6 is gone\n  proof    no process carries; the nonce\n  proof    records kept in /seats/x\n  removed  /seats/x\n"},
 		"many processes": {many, false, "stopped a; ended 1 p (SIGTERM), 2 p (SIGTERM), 3 p (SIGTERM), 4 p (SIGTERM), 5 more\n"},
-		"it had ended": {&wire.StopReport{Outcome: "exited", Exit: full.Exit, Evidence: []string{"the host holds its exit record"}}, false,
-			"a had ended already, by SIGKILL, as asked; proof: the host holds its exit record\n"},
+		"it had ended": {
+			&wire.StopReport{Outcome: "exited", Exit: full.Exit, Evidence: []string{"the host holds its exit record"}}, false,
+			"a had ended already, by SIGKILL, as asked; proof: the host holds its exit record\n",
+		},
 		"nothing of it exists": {&wire.StopReport{Outcome: "absent", Evidence: []string{"x", "nothing answers"}}, false, "a was gone already: nothing of it exists; proof: nothing answers\n"},
 		"no report":            {nil, true, "stopped a\n"},
 	} {

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// completeWait bounds what a press of the Tab key may take. A host that is slower completes nothing.
+const completeWait = 300 * time.Millisecond
+
+// completePersonas bounds how many personas are offered.
+const completePersonas = 1000
+
+// ask calls a command of the host for a completion. It says nothing on failure: there is no place for it.
+func (a *app) ask(cmd *cobra.Command, command string, out any) bool {
+	ctx := cmd.Context()
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(ctx, completeWait)
+	defer cancel()
+	done := make(chan bool, 1)
+	go func() { // a connect that does not heed the deadline is left behind
+		c, err := a.target.Connect(ctx)
+		if err != nil {
+			done <- false
+			return
+		}
+		err = c.Read(ctx, command, nil, out)
+		c.Close()
+		done <- err == nil
+	}()
+	select {
+	case ok := <-done:
+		return ok
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// seatNames completes the names of seats: of those with one of the states, or all of them.
+func (a *app) seatNames(many bool, states ...string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 && !many {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		rows := new([]wire.AgentRow)
+		if !a.ask(cmd, wire.CmdPs, rows) {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var names []cobra.Completion
+		for _, r := range *rows {
+			if !slices.Contains(args, r.Name) && (len(states) == 0 || slices.Contains(states, r.Status)) {
+				names = append(names, offer(r.Name, r.Agent+", "+processWords(r)))
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// offer is one completion with what is said about it.
+func offer(value, about string) cobra.Completion {
+	return cobra.CompletionWithDesc(cli.OneLine(value), strings.ReplaceAll(cli.OneLine(about), "\t", " "))
+}
+
+// agentNames completes --agent with the connectors of the host.
+func (a *app) agentNames(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	s := new(wire.StatusReply)
+	if !a.ask(cmd, wire.CmdStatus, s) {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []cobra.Completion
+	for _, c := range s.Connectors {
+		names = append(names, offer(c.Agent, c.State))
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// personaNames completes the personas of the workspace. The program after -- is the shell's to complete.
+func (a *app) personaNames(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if slices.Contains(os.Args, "--") { // cobra puts a -- of its own behind what it lets a completion see
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	root := a.workspace()
+	if len(args) > 0 || root == "" || cmd.Flags().Changed("config") {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	dir, err := os.Open(filepath.Join(root, ".cotal", "agents"))
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer dir.Close()
+	files, _ := dir.Readdirnames(completePersonas)
+	slices.Sort(files)
+	var names []cobra.Completion
+	for _, f := range files {
+		if name, ok := strings.CutSuffix(f, ".md"); ok && name != "" && name[0] != '.' {
+			names = append(names, cli.OneLine(name))
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// workspace is the root of the workspace whose host is meant, or empty.
+func (a *app) workspace() string {
+	if ep, _, err := a.target.Endpoint(); err == nil && ep.Root != "" {
+		return ep.Root
+	}
+	return a.target.Workspace()
+}
