@@ -94,6 +94,9 @@ func New(cfg Config) (*Host, error) {
 	}
 	if cfg.BundleDir == "" {
 		exe, err := os.Executable()
+		if err == nil {
+			exe, err = filepath.EvalSymlinks(exe) // an installed host is started through a link
+		}
 		if err != nil {
 			return nil, fmt.Errorf("find own binaries: %w", err)
 		}

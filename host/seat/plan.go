@@ -102,6 +102,8 @@ func refusal(err error) error {
 
 func connectorRefusal(p launch.Profile, err error) error {
 	switch {
+	case errors.Is(err, sdk.ErrNotFound) && p.AgentBy == launch.FromBuiltin:
+		return wire.Refuse(wire.CodeNotFound, "nobody said which agent program to run, and the default is not there: %v; add agent: to the persona, or pass --agent", err)
 	case errors.Is(err, sdk.ErrNotFound):
 		return wire.Refuse(wire.CodeNotFound, "%v (the connector comes from the %s)", err, p.AgentBy)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -60,6 +61,9 @@ func (s *Set) Recover(ctx context.Context) ([]Verdict, error) {
 		}
 		actors = append(actors, s.takeBack(r))
 	}
+	s.mu.Lock()
+	slices.SortStableFunc(s.ended, func(a, b *Snapshot) int { return a.Row.Ended.Compare(b.Row.Ended) })
+	s.mu.Unlock()
 	found, err := s.foundByDirectory(ctx, known)
 	if err != nil {
 		// The journal's seats are still recovered; what only a directory knows is found at the next boot.

@@ -390,6 +390,33 @@ func TestFieldB16_AFinishedSeatIsNeverRunAgain(t *testing.T) {
 	}
 }
 
+// Of the lives a name had, ps shows the last one, also after a restart, and none while the name is held.
+func TestPsShowsTheLastLifeOfAName(t *testing.T) {
+	w := newWorld(t)
+	for code := range 4 {
+		w.run("again", fmt.Sprintf(`[{"exit": %d}]`, code))
+		w.eventually("the life has ended", func() (bool, string) {
+			r := w.row("again")
+			return r.Exit != nil && r.Exit.Code != nil && *r.Exit.Code == code, fmt.Sprint(r.Status)
+		})
+	}
+	check := func(when string, want int) {
+		t.Helper()
+		rows := w.set.Rows()
+		if len(rows) != 1 || rows[0].Exit == nil || *rows[0].Exit.Code != want {
+			t.Errorf("%s: rows %+v, want the life with code %d", when, rows, want)
+		}
+	}
+	check("before the restart", 3)
+	w.crash()
+	w.boot()
+	check("after the restart", 3)
+	w.run("again", `[{"hang": true}]`)
+	if rows := w.set.Rows(); len(rows) != 1 || rows[0].Status != "running" {
+		t.Errorf("while the name is held: %+v", rows)
+	}
+}
+
 // The journal is deleted: every live seat is found by its directory, and a retried request finds its
 // acceptance instead of starting a second agent.
 func TestSeatsAreFoundWithoutTheJournal(t *testing.T) {
