@@ -256,7 +256,7 @@ func (s *stopper) awaitGone(ctx context.Context, res stopResult) (stopResult, er
 func (s *stopper) judge(res stopResult) (stopResult, error) {
 	res.Stopped = true
 	if n := len(res.Left); n > 0 {
-		return res, cli.Fail(cli.Partial, "the host is stopped, but %d of its seats could not be proved gone; their names stay held: start it again (cotal-host serve --open --root %s) and stop them", n, s.root)
+		return res, cli.Fail(cli.Partial, "the host is stopped, but %d of its seats could not be proved gone; their names stay held, and the next host goes on ending them: cotal-host serve --open --root %s", n, s.root)
 	}
 	return res, nil
 }

@@ -56,8 +56,11 @@ func TestStop_WithAgentsEndsEverythingAndProvesIt(t *testing.T) {
 	w.Spawn("one", "sleep", "600")
 	w.Spawn("two", "sleep", "600")
 	r := w.Host("stop", "--with-agents").OK()
-	if e, ok := h.WaitExit(0); !ok || e.Code != 0 {
-		t.Errorf("stop returned while the host runs, or it failed: %v %v", ok, e)
+	if w.Alive(h.PID) {
+		t.Error("stop returned while the host runs")
+	}
+	if e, ok := h.WaitExit(harness.DefaultWait); !ok || e.Code != 0 {
+		t.Errorf("the host ended %v, %v", ok, e)
 	}
 	for _, text := range []string{"stopped one: the agent ended by SIGTERM, as asked; ended ", "stopped two", " sleep (SIGTERM); proof: no process "} {
 		if !strings.Contains(r.Stdout, text) {
@@ -97,8 +100,8 @@ func TestFieldC2_ASeatThatIsNotProvedGoneIsListed(t *testing.T) {
 	if !strings.Contains(r.Stderr, "left: stays (pid ") || !strings.Contains(r.Stderr, "no proof today") || !strings.Contains(r.Stderr, "1 of its seats could not be proved gone") {
 		t.Errorf("%v", r)
 	}
-	if e, ok := h.WaitExit(0); !ok {
-		t.Errorf("stop returned while the host runs: %v", e)
+	if w.Alive(h.PID) {
+		t.Error("stop returned while the host runs")
 	}
 	w.Start(harness.HostOptions{})
 	var res stopResult

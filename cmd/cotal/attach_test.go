@@ -337,7 +337,7 @@ func TestAttach_WhatIsSaidAfterItBeginsALine(t *testing.T) {
 	for name, c := range map[string]struct{ script, sees, end string }{
 		"a prompt":              {`printf 'prompt> '; exec sleep 600`, "prompt> ", "prompt> \ndetached from line"},
 		"a line":                {`echo whole; exec sleep 600`, "whole", "whole\ndetached from line"},
-		"a full-screen program": {`echo before; printf '\033[?1049hscreen'; exec sleep 600`, "screen", "screendetached from line"},
+		"a full-screen program": {`echo before; printf '\033[?1049hdrawn'; exec sleep 600`, "drawn", "drawndetached from line"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
