@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -213,6 +214,9 @@ func TestEveryCommandHasHelp(t *testing.T) {
 		if root.PersistentFlags().Lookup(flag) == nil {
 			t.Errorf("the shared flag --%s is missing", flag)
 		}
+	}
+	if spawn, _, err := root.Find([]string{"spawn"}); err != nil || !regexp.MustCompile(`--model [a-z]+/[a-z]`).MatchString(spawn.Example) {
+		t.Errorf("the example of spawn shows no model as provider/model: %v", err)
 	}
 	text, err := os.ReadFile("../../docs/operating.md")
 	if err != nil {
