@@ -397,7 +397,7 @@ func TestPsShowsTheLastLifeOfAName(t *testing.T) {
 		w.run("again", fmt.Sprintf(`[{"exit": %d}]`, code))
 		w.eventually("the life has ended", func() (bool, string) {
 			r := w.row("again")
-			return r.Exit != nil && r.Exit.Code != nil && *r.Exit.Code == code, fmt.Sprint(r.Status)
+			return r.Exit != nil && r.Exit.Code != nil && *r.Exit.Code == code && w.set.Occupancy().Live == 0, fmt.Sprint(r.Status)
 		})
 	}
 	check := func(when string, want int) {
