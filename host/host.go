@@ -114,7 +114,7 @@ func New(cfg Config) (*Host, error) {
 	if cfg.Stderr == nil {
 		cfg.Stderr = io.Discard
 	}
-	return &Host{cfg: cfg, started: time.Now(), stop: stopper{done: make(chan struct{})}}, nil
+	return &Host{cfg: cfg, started: time.Now(), log: hclog.NewNullLogger(), stop: stopper{done: make(chan struct{})}}, nil
 }
 
 // Run boots, serves until ctx ends, a signal arrives or a shutdown command is carried out, and stops.
@@ -144,10 +144,19 @@ func (h *Host) Run(ctx context.Context) error {
 // boot runs the start order. Whatever it opened is closed by closeAll.
 func (h *Host) boot(ctx context.Context) error {
 	var err error
-	if h.inst, err = instance.Open(ctx, h.cfg.Root); err != nil {
+	h.inst, err = instance.OpenWith(ctx, h.cfg.Root, func(dir string) (string, uint64, error) {
+		if h.journal, err = journal.Open(filepath.Join(dir, "journal.db")); err != nil {
+			return "", 0, err
+		}
+		return h.journal.Identity()
+	})
+	if err != nil {
 		return err
 	}
 	if err := h.openLog(); err != nil {
+		return err
+	}
+	if err := h.journal.Bind(ctx, h.inst.ID, h.inst.Epoch); err != nil {
 		return err
 	}
 	settings, err := config.Load(h.cfg.Root)
@@ -178,12 +187,6 @@ func (h *Host) boot(ctx context.Context) error {
 	server, token, err := h.startBroker(ctx)
 	rerr := <-runtime
 	if err != nil {
-		return err
-	}
-	if h.journal, err = journal.Open(filepath.Join(h.inst.Dir, "journal.db")); err != nil {
-		return err
-	}
-	if err := h.journal.Bind(ctx, h.inst.ID); err != nil {
 		return err
 	}
 	h.goals = goal.NewStore(h.journal, h.publish)

@@ -68,7 +68,16 @@ type Instance struct {
 //
 // Errors: *LockedError (errors.Is ErrLocked) when another host holds the workspace; *FileError when
 // a file there is damaged, too new, or open to others. A damaged identity is never replaced.
-func Open(ctx context.Context, root string) (*Instance, error) {
+func Open(ctx context.Context, root string) (*Instance, error) { return OpenWith(ctx, root, nil) }
+
+// Witness is what else in the workspace remembers who its host was: the identity and the highest epoch
+// it has seen, zero when it knows nothing. It runs under the lock.
+type Witness func(dir string) (id string, epoch uint64, err error)
+
+// OpenWith is Open with a witness. A lost instance.json is restored from it, since a new identity would
+// orphan every seat, and an instance.json that was put back from an older copy never gives an epoch which
+// the seats have already seen. What the witness cannot read is an error: nothing is minted then.
+func OpenWith(ctx context.Context, root string, witness Witness) (*Instance, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
 		return nil, fmt.Errorf("open instance: %w", err)
@@ -82,23 +91,37 @@ func Open(ctx context.Context, root string) (*Instance, error) {
 		return nil, err
 	}
 	i := &Instance{Root: root, Dir: dir, lock: lock}
-	if err := i.boot(); err != nil {
+	if err := i.boot(witness); err != nil {
 		lock.Close()
 		return nil, err
 	}
 	return i, nil
 }
 
-func (i *Instance) boot() error {
+func (i *Instance) boot(witness Witness) error {
 	if err := sweepTemp(i.Dir); err != nil {
 		return err
 	}
 	rec, err := readRecord(filepath.Join(i.Dir, instanceName))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		rec = record{Schema: schema, InstanceID: wire.NewUID(), Created: time.Now().UTC().Truncate(time.Millisecond)}
-	case err != nil:
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
+	}
+	missing := err != nil
+	var id string
+	var epoch uint64
+	if witness != nil {
+		if id, epoch, err = witness(i.Dir); err != nil {
+			return err
+		}
+	}
+	if missing {
+		rec = record{Schema: schema, InstanceID: id, Created: time.Now().UTC().Truncate(time.Millisecond)}
+		if id == "" {
+			rec.InstanceID = wire.NewUID()
+		}
+	}
+	if id == rec.InstanceID {
+		rec.Epoch = max(rec.Epoch, epoch)
 	}
 	rec.Epoch++
 	if err := writeRecord(i.Dir, rec); err != nil {

@@ -4,31 +4,47 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 )
 
 // ErrForeign says that a journal was written by another instance.
 var ErrForeign = errors.New("the journal belongs to another instance")
 
-var keyInstance = []byte("instance")
+var (
+	keyInstance = "instance"
+	keyEpoch    = "epoch"
+)
 
-// Bind ties the journal to the instance whose seats it records. The first bind is remembered; another
-// instance is refused, since its rows name seats that would not obey this one.
+// Identity returns the instance the journal is bound to and the highest epoch it has seen; zero for a
+// journal that was never bound.
+func (j *Journal) Identity() (instanceID string, epoch uint64, err error) {
+	err = j.View(func(tx *Tx) error {
+		instanceID = string(tx.get(bucketMeta, tx.meta, keyInstance))
+		epoch, _ = strconv.ParseUint(string(tx.get(bucketMeta, tx.meta, keyEpoch)), 10, 64)
+		return tx.Seats(func(r SeatRow) error {
+			epoch = max(epoch, r.Fence)
+			return nil
+		})
+	})
+	return instanceID, epoch, err
+}
+
+// Bind ties the journal to the instance whose seats it records, and remembers its epoch. The first bind
+// decides; another instance is refused, since the rows name seats that would not obey it.
 //
 // Errors: *FileError (errors.Is ErrForeign), which names both instances and the fix.
-func (j *Journal) Bind(ctx context.Context, instanceID string) error {
+func (j *Journal) Bind(ctx context.Context, instanceID string, epoch uint64) error {
 	return j.Update(ctx, func(tx *Tx) error {
-		switch have := string(tx.get(bucketMeta, tx.meta, string(keyInstance))); have {
-		case instanceID:
-			return nil
-		case "":
-			tx.put(&tx.meta, string(keyInstance), []byte(instanceID))
-			return nil
-		default:
+		if have := string(tx.get(bucketMeta, tx.meta, keyInstance)); have != "" && have != instanceID {
 			return &FileError{
 				Path: j.path, Reason: ErrForeign,
 				Err: fmt.Errorf("it was written by instance %s, and instance.json beside it says %s", have, instanceID),
-				Fix: "put the former instance.json back, or move the journal away: seats of this instance are found without it",
+				Fix: "if that instance.json came from elsewhere, move it away: the right one is restored from the journal; " +
+					"else move the journal away: seats of this instance are found without it",
 			}
 		}
+		tx.put(&tx.meta, keyInstance, []byte(instanceID))
+		tx.put(&tx.meta, keyEpoch, strconv.AppendUint(nil, epoch, 10))
+		return nil
 	})
 }

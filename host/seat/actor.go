@@ -74,6 +74,7 @@ type actor struct {
 	cancelLaunch context.CancelFunc // non-nil while the saga runs
 	stopping     context.CancelFunc // non-nil while a stop's ladder runs
 	stopMode     sdk.StopMode       // of that ladder
+	stopTries    int                // ladders that failed
 	freeing      bool
 	watching     bool
 	killed       []sdk.Killed

@@ -51,10 +51,8 @@ func (s *Set) Recover(ctx context.Context) ([]Verdict, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("read journal: %w", err)
 	}
-	known := map[string]bool{}
 	var actors []*actor
 	for _, r := range rows {
-		known[r.SeatID] = true
 		if stateOf(r) == Ended {
 			s.rememberEnded(r)
 			continue
@@ -64,28 +62,63 @@ func (s *Set) Recover(ctx context.Context) ([]Verdict, error) {
 	s.mu.Lock()
 	slices.SortStableFunc(s.ended, func(a, b *Snapshot) int { return a.Row.Ended.Compare(b.Row.Ended) })
 	s.mu.Unlock()
-	found, err := s.foundByDirectory(ctx, known)
+	found, err := s.foundByDirectory(ctx)
 	if err != nil {
-		// The journal's seats are still recovered; what only a directory knows is found at the next boot.
-		s.cfg.Log.Error("list seat directories", "err", err)
+		s.cfg.Log.Error("list seat directories; no new seats until it succeeds", "err", err)
+		s.setUnlisted(err)
+		s.wg.Add(1)
+		go s.listLater()
 	}
 	_ = fpAdoptListed.Hit()
-	var lost []*actor
-	for _, r := range found {
-		lost = append(lost, s.takeBack(r))
-	}
-	verdicts := make([]Verdict, len(actors)+len(lost))
+	verdicts := s.verdicts(ctx, actors, true)
+	verdicts = append(verdicts, s.verdicts(ctx, found, false)...)
+	s.sweepTails()
+	return verdicts, nil
+}
+
+// verdicts decides seats side by side. known says whether the journal had rows for them.
+func (s *Set) verdicts(ctx context.Context, actors []*actor, known bool) []Verdict {
+	out := make([]Verdict, len(actors))
 	var g errgroup.Group
 	g.SetLimit(adoptLimit)
-	for i, a := range append(actors, lost...) {
+	for i, a := range actors {
 		g.Go(func() error {
-			verdicts[i] = a.recover(ctx, i < len(actors))
+			out[i] = a.recover(ctx, known)
 			return nil
 		})
 	}
 	_ = g.Wait()
-	s.sweepTails()
-	return verdicts, nil
+	return out
+}
+
+func (s *Set) setUnlisted(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unlisted = ""
+	if err != nil {
+		s.unlisted = err.Error()
+	}
+}
+
+// listLater asks for the seat directories again until it is answered.
+func (s *Set) listLater() {
+	defer s.wg.Done()
+	for attempt := 0; ; attempt++ {
+		select {
+		case <-time.After(retryDelay(attempt)):
+		case <-s.life.Done():
+			return
+		}
+		found, err := s.foundByDirectory(s.life)
+		if err == nil {
+			for _, v := range s.verdicts(s.life, found, false) {
+				s.cfg.Log.Info("took back seat, late", "seat", v.Alias, "state", string(v.State), "pid", v.PID, "reason", v.Reason)
+			}
+			s.setUnlisted(nil)
+			return
+		}
+		s.setUnlisted(err)
+	}
 }
 
 // takeBack registers a seat that an earlier host accepted.
@@ -107,9 +140,8 @@ func (s *Set) rememberEnded(r journal.SeatRow) {
 	s.ended = append(s.ended, &Snapshot{Row: r, State: Ended})
 }
 
-// foundByDirectory returns rows for our seats that the journal does not know, sweeps directories of
-// ours in which no seat was ever started, and counts foreign seats.
-func (s *Set) foundByDirectory(ctx context.Context, known map[string]bool) ([]journal.SeatRow, error) {
+// foundByDirectory takes back our seats that nothing but their directory knows, and counts foreign ones.
+func (s *Set) foundByDirectory(ctx context.Context) ([]*actor, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	rt, _, err := s.cfg.Plugins.Runtime(ctx, s.cfg.Runtime)
@@ -124,24 +156,27 @@ func (s *Set) foundByDirectory(ctx context.Context, known map[string]bool) ([]jo
 	if err != nil {
 		return nil, err
 	}
-	var rows []journal.SeatRow
+	var found []*actor
 	foreign := 0
 	for _, e := range list {
+		s.mu.Lock()
+		known := s.byID[e.SeatID] != nil || slices.ContainsFunc(s.ended, func(o *Snapshot) bool { return o.Row.SeatID == e.SeatID })
+		s.mu.Unlock()
 		switch {
-		case known[e.SeatID]:
+		case known:
 		case !e.Ours:
 			foreign++
 			if e.Problem != "" {
 				s.cfg.Log.Warn("seat directory cannot be read; it is left alone", "seat", e.SeatID, "err", e.Problem)
 			}
 		default:
-			rows = append(rows, s.rowFromListing(e))
+			found = append(found, s.takeBack(s.rowFromListing(e)))
 		}
 	}
 	s.mu.Lock()
 	s.foreign = foreign
 	s.mu.Unlock()
-	return rows, nil
+	return found, nil
 }
 
 // rowFromListing rebuilds the row of a seat from its directory.

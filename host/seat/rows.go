@@ -40,6 +40,10 @@ func (s *Set) row(snap *Snapshot) wire.AgentRow {
 	if r.Exit != nil {
 		row.Exit = exitRow(*r.Exit, r.Cause)
 	}
+	if snap.State == Running && st.State == sdk.SeatRunning && st.Agent.PID == 0 && st.Reason != "" {
+		// Its process has ended and the end is not recorded: it must not be listed as running.
+		row.Status, row.Reason = statusOf(Unknown), st.Reason
+	}
 	return row
 }
 

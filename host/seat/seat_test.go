@@ -463,7 +463,7 @@ func TestASeatWhoseRuntimeIsAwayIsUnknownAndKeepsItsName(t *testing.T) {
 		t.Fatalf("row %+v; want unknown, with a reason and no exit", row)
 	}
 	_, err := w.spawn(wire.NewID(), w.args("held", `[{"exit": 0}]`))
-	if code(err) != wire.CodeFailedPrecondition {
+	if err == nil || outcome(err) != wire.OutcomeNotExecuted {
 		t.Errorf("the name of an unknown seat was given out: %v", err)
 	}
 	w.plugins.setDown(nil)
@@ -473,6 +473,47 @@ func TestASeatWhoseRuntimeIsAwayIsUnknownAndKeepsItsName(t *testing.T) {
 	if _, err := w.stop(acc, true); err != nil {
 		t.Error(err)
 	}
+}
+
+// A journal that is lost while the runtime is away: it is not known which seats run, so none is started
+// under a name that one of them may hold; once the runtime answers they are taken back.
+func TestNoSeatIsStartedWhileItIsNotKnownWhichOnesRun(t *testing.T) {
+	w := newWorld(t)
+	acc := w.run("hidden", `[{"hang": true}]`)
+	pid := w.row("hidden").PID
+	w.crash()
+	if err := os.Remove(filepath.Join(w.dir, "journal.db")); err != nil {
+		t.Fatal(err)
+	}
+	w.plugins.setDown(sdk.Errorf(sdk.ErrUnavailable, "the runtime is away"))
+	w.boot()
+	_, err := w.spawn(wire.NewID(), w.args("hidden", `[{"exit": 0}]`))
+	if code(err) != wire.CodeUnavailable || outcome(err) != wire.OutcomeNotExecuted {
+		t.Fatalf("a spawn while the seats are not known: %v", err)
+	}
+	w.plugins.setDown(nil)
+	if row := w.awaitStatus("hidden", "running"); row.PID != pid || row.LifecycleUID != acc.UID {
+		t.Errorf("taken back as %+v", row)
+	}
+	w.eventually("spawns are accepted again", func() (bool, string) {
+		_, err := w.spawn(wire.NewID(), w.args("next", `[{"exit": 0}]`))
+		return err == nil, fmt.Sprint(err)
+	})
+}
+
+// A stop whose runtime failed once goes on by itself: its cause is durable, and nobody has to ask again.
+func TestAStopThatFailedIsTriedAgain(t *testing.T) {
+	w := newWorld(t)
+	acc := w.run("later", `[{"hang": true}]`)
+	w.plugins.setDown(sdk.Errorf(sdk.ErrUnavailable, "the runtime is away"))
+	if _, err := w.stop(acc, false); err == nil {
+		t.Fatal("a stop without a runtime succeeded")
+	}
+	if row := w.row("later"); row.Status != "stopping" || row.Reason == "" {
+		t.Errorf("row %+v; want stopping, with the reason", row)
+	}
+	w.plugins.setDown(nil)
+	w.awaitStatus("later", "exited")
 }
 
 // A host that was superseded cannot stop a seat of its successor.

@@ -62,6 +62,7 @@ type Set struct {
 	names    names
 	cap      capacity
 	closing  string // why new spawns are refused; empty while they are not
+	unlisted string // why it is not known which seats this machine has; empty once it is
 	foreign  int
 }
 

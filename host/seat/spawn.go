@@ -136,6 +136,10 @@ func (s *Set) reserve(key goal.Key, fingerprint string, p *plan, m *minting) (a 
 	if s.closing != "" {
 		return nil, acc, false, wire.Refuse(wire.CodeUnavailable, "no new seats: %s", s.closing)
 	}
+	if s.unlisted != "" {
+		// A seat that only its directory knows may hold this name, or be this very request.
+		return nil, acc, false, wire.Refuse(wire.CodeUnavailable, "no new seats until it is known which ones run: %s", s.unlisted)
+	}
 	now := time.Now()
 	if err := s.cap.reserve(now); err != nil {
 		return nil, acc, false, wire.Refuse(wire.CodeResourceExhausted, "%v", err)

@@ -113,8 +113,16 @@ func (a *actor) onLadderDone(report sdk.ReapReport, err error, overtaken bool) {
 	}
 	if err != nil {
 		a.log.Warn("stop could not prove the end; the name stays held", "err", err)
-		a.note("stop could not prove the end: " + err.Error())
+		a.note("stop could not prove the end, and is tried again: " + err.Error())
 		a.answerWaiters(err)
+		// The cause is durable: it is brought to its end, whether or not anybody waits.
+		mode := a.stopMode
+		a.after(a.stopTries, func() {
+			if a.snapshot().State == Stopping && a.stopping == nil && a.cancelLaunch == nil {
+				a.ladder(mode)
+			}
+		})
+		a.stopTries++
 		return
 	}
 	a.merge(report)
