@@ -183,8 +183,13 @@ func (w watcher) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk.
 	var emitErr error
 	attempt, silent := 0, 0
 	for {
-		live, err := w.next(ctx, attempt)
-		if err != nil {
+		// Unlike a call, a watch has nobody waiting for an answer: failed starts and pauses are waited
+		// out, and no try is asked for.
+		live, err := w.sup.Later(ctx, attempt)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
 			return err
 		}
 		exited, spoke := false, false
@@ -221,26 +226,6 @@ func (w watcher) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk.
 	}
 }
 
-// next waits for a process after the given attempt. Unlike a call, a watch has nobody waiting for an
-// answer: failed starts and pauses are waited out.
-func (w watcher) next(ctx context.Context, attempt int) (*supervise.Live, error) {
-	for {
-		live, err := w.sup.After(ctx, attempt)
-		if err == nil {
-			return live, nil
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if w.sup.State() == supervise.StateStopped {
-			return nil, err
-		}
-		if serr := sleep(ctx, time.Second); serr != nil {
-			return nil, serr
-		}
-	}
-}
-
 // stays reports whether a process is still there after a moment.
 func stays(ctx context.Context, live *supervise.Live) bool {
 	t := time.NewTimer(250 * time.Millisecond)
@@ -252,15 +237,4 @@ func stays(ctx context.Context, live *supervise.Live) bool {
 	case <-t.C:
 	}
 	return true
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

@@ -10,7 +10,21 @@ func TestMachine(t *testing.T) {
 		after time.Duration
 		ev    event
 		want  State
-		wait  time.Duration
+		wait  any // pause, or the longest one; 0: nothing follows by itself
+	}
+	// After the second failed start in a row a pause has a floor.
+	const second = 2 * failedStartMin
+	slow := pause{failedStartMin, second}
+	retry := pause{quarantineRetry, quarantineRetry}
+	dies := func(more ...step) []step { // five failed starts
+		return append([]step{
+			{0, evStart, StateStarting, 0},
+			{0, evDied, StateBackoff, backoffMin},
+			{0, evDied, StateBackoff, slow},
+			{0, evDied, StateBackoff, slow},
+			{0, evDied, StateBackoff, slow},
+			{0, evDied, StateQuarantined, retry},
+		}, more...)
 	}
 	cases := []struct {
 		name  string
@@ -31,15 +45,34 @@ func TestMachine(t *testing.T) {
 			{0, evDied, StateBackoff, backoffMin},
 		}},
 		{"pauses double", []step{
-			{0, evStart, StateStarting, 0},
+			{0, evReady, StateReady, 0},
+			{0, evDied, StateBackoff, backoffMin},
+			{0, evReady, StateReady, 0},
+			{0, evDied, StateBackoff, 2 * backoffMin},
+			{0, evReady, StateReady, 0},
+			{0, evDied, StateBackoff, 4 * backoffMin},
+			{0, evReady, StateReady, 0},
+			{0, evDied, StateBackoff, 8 * backoffMin},
+		}},
+		{"a start that fails again is not tried at once", []step{
+			{0, evReady, StateReady, 0},
 			{0, evDied, StateBackoff, backoffMin},
 			{0, evDied, StateBackoff, 2 * backoffMin},
-			{0, evDied, StateBackoff, 4 * backoffMin},
+			{0, evDied, StateBackoff, slow},
+			{0, evReady, StateReady, 0},
 			{0, evDied, StateBackoff, 8 * backoffMin},
+		}},
+		{"many failed starts over a long time wait longer than the floor", []step{
+			{0, evDied, StateBackoff, backoffMin},
+			{quarantineWindow, evDied, StateBackoff, slow},
+			{quarantineWindow, evDied, StateBackoff, slow},
+			{quarantineWindow, evDied, StateBackoff, slow},
+			{quarantineWindow, evDied, StateBackoff, slow},
+			{quarantineWindow, evDied, StateBackoff, pause{failedStartMin, 32 * backoffMin}},
 		}},
 		{"a minute of work forgives the failures before it", []step{
 			{0, evDied, StateBackoff, backoffMin},
-			{0, evDied, StateBackoff, 2 * backoffMin},
+			{0, evDied, StateBackoff, slow},
 			{0, evReady, StateReady, 0},
 			{backoffReset, evDied, StateBackoff, backoffMin},
 		}},
@@ -48,25 +81,72 @@ func TestMachine(t *testing.T) {
 			{0, evReady, StateReady, 0},
 			{backoffReset - 1, evDied, StateBackoff, 2 * backoffMin},
 		}},
-		{"five deaths in five minutes are a quarantine, and a time in it", []step{
+		{"five deaths in five minutes are a quarantine, and it is tried by itself", []step{
 			{0, evDied, StateBackoff, backoffMin},
-			{0, evDied, StateBackoff, 2 * backoffMin},
-			{0, evDied, StateBackoff, 4 * backoffMin},
-			{0, evDied, StateBackoff, 8 * backoffMin},
-			{quarantineWindow - 1, evDied, StateQuarantined, quarantineFor},
-			{quarantineFor, evStart, StateStarting, 0},
-			{0, evDied, StateBackoff, 32 * backoffMin},
+			{0, evDied, StateBackoff, slow},
+			{0, evDied, StateBackoff, slow},
+			{0, evDied, StateBackoff, slow},
+			{quarantineWindow - 1, evDied, StateQuarantined, retry},
+			{quarantineRetry, evStart, StateStarting, 0},
+			{0, evDied, StateQuarantined, retry},
+			{quarantineRetry, evStart, StateStarting, 0},
+			{0, evReady, StateReady, 0},
 		}},
 		{"five deaths over a longer time are not", []step{
 			{0, evDied, StateBackoff, backoffMin},
-			{0, evDied, StateBackoff, 2 * backoffMin},
-			{0, evDied, StateBackoff, 4 * backoffMin},
-			{0, evDied, StateBackoff, 8 * backoffMin},
-			{quarantineWindow, evDied, StateBackoff, 16 * backoffMin},
+			{0, evDied, StateBackoff, slow},
+			{0, evDied, StateBackoff, slow},
+			{0, evDied, StateBackoff, slow},
+			{quarantineWindow, evDied, StateBackoff, slow},
 		}},
+		{"a try that fails leads back, however long ago the deaths were", dies(
+			step{2 * quarantineWindow, evStart, StateStarting, 0},
+			step{0, evDied, StateQuarantined, retry},
+		)},
+		{"who needs it ends a quarantine when the last start is old enough", dies(
+			step{quarantineDemand - 1, evNeeded, StateQuarantined, 0},
+			step{1, evNeeded, StateStarting, 0},
+			step{0, evNeeded, StateStarting, 0},
+			step{0, evDied, StateQuarantined, retry},
+			step{quarantineDemand - 1, evNeeded, StateQuarantined, 0},
+			step{1, evNeeded, StateStarting, 0},
+			step{0, evReady, StateReady, 0},
+		)},
+		{"a try by itself counts for who needs it", dies(
+			step{quarantineRetry, evStart, StateStarting, 0},
+			step{0, evDied, StateQuarantined, retry},
+			step{1, evNeeded, StateQuarantined, 0},
+			step{quarantineDemand, evNeeded, StateStarting, 0},
+		)},
+		{"a process out of a try that dies is the sixth death", dies(
+			step{quarantineDemand, evNeeded, StateStarting, 0},
+			step{0, evReady, StateReady, 0},
+			step{backoffReset, evDied, StateQuarantined, retry},
+			step{0, evNeeded, StateStarting, 0},
+		)},
+		{"a process out of a try that works is as good as any", dies(
+			step{quarantineDemand, evNeeded, StateStarting, 0},
+			step{0, evReady, StateReady, 0},
+			step{quarantineWindow, evDied, StateBackoff, backoffMin},
+			step{0, evDied, StateBackoff, 2 * backoffMin},
+		)},
+		{"being needed changes nothing outside a quarantine", []step{
+			{quarantineWindow, evNeeded, StateStopped, 0},
+			{0, evStart, StateStarting, 0},
+			{quarantineWindow, evNeeded, StateStarting, 0},
+			{0, evDied, StateBackoff, backoffMin},
+			{quarantineWindow, evNeeded, StateBackoff, 0},
+			{0, evStart, StateStarting, 0},
+			{0, evReady, StateReady, 0},
+			{quarantineWindow, evNeeded, StateReady, 0},
+		}},
+		{"a restart by hand ends a quarantine and forgives it", dies(
+			step{0, evRestart, StateStarting, 0},
+			step{0, evDied, StateBackoff, backoffMin},
+		)},
 		{"a restart by hand forgives everything", []step{
 			{0, evDied, StateBackoff, backoffMin},
-			{0, evDied, StateBackoff, 2 * backoffMin},
+			{0, evDied, StateBackoff, slow},
 			{0, evRestart, StateStarting, 0},
 			{0, evDied, StateBackoff, backoffMin},
 		}},
@@ -80,9 +160,18 @@ func TestMachine(t *testing.T) {
 			m, now := machine{state: StateStopped}, time.Unix(1000, 0)
 			for i, s := range c.steps {
 				now = now.Add(s.after)
-				var wait time.Duration
-				if m, wait = m.on(s.ev, now); m.state != s.want || wait != s.wait {
-					t.Fatalf("step %d: %s, wait %s; want %s, %s", i+1, m.state, wait, s.want, s.wait)
+				want, ok := s.wait.(pause)
+				if d, long := s.wait.(time.Duration); long {
+					want = pause{max: d}
+				} else if !ok && s.wait != 0 {
+					t.Fatalf("step %d: a wait of %v", i+1, s.wait)
+				}
+				var got pause
+				if m, got = m.on(s.ev, now); m.state != s.want || got != want {
+					t.Fatalf("step %d: %s, pause %v; want %s, %v", i+1, m.state, got, s.want, want)
+				}
+				if len(m.deaths) > quarantineDeaths {
+					t.Fatalf("step %d: %d deaths are kept", i+1, len(m.deaths))
 				}
 			}
 		})

@@ -37,6 +37,7 @@ type Supervisor struct {
 	ctx     context.Context // ends when Stop is called
 	cancel  context.CancelFunc
 	restart chan struct{}
+	needed  chan struct{} // a quarantine was ended by evNeeded; sent under mu
 	done    chan struct{} // closed when run returned
 
 	mu       sync.Mutex // held for field access only, never over I/O
@@ -81,7 +82,7 @@ func New(cfg Config) *Supervisor {
 	}
 	s := &Supervisor{
 		cfg: cfg, log: cfg.Log.With("plugin", cfg.Entry.Name, "kind", string(cfg.Entry.Kind)),
-		restart: make(chan struct{}, 1), done: make(chan struct{}),
+		restart: make(chan struct{}, 1), needed: make(chan struct{}, 1), done: make(chan struct{}),
 		m: machine{state: StateStopped}, changed: make(chan struct{}),
 		healthEvery: healthEvery, healthTimeout: healthTimeout,
 	}
@@ -148,6 +149,9 @@ func (s *Supervisor) Status() Status {
 	if s.lastErr != nil {
 		st.Reason = s.lastErr.Error()
 	}
+	if next := nextTry(s.m, time.Now()); next != "" {
+		st.Reason = next + ": " + st.Reason
+	}
 	return st
 }
 
@@ -176,8 +180,11 @@ func (e *NotReadyError) Unwrap() []error {
 	return []error{e.Refusal, e.Cause}
 }
 
-func (s *Supervisor) notReady(state State, cause error, why string) error {
-	detail := fmt.Sprintf("plugin %s is %s", s.cfg.Entry.Name, state)
+func (s *Supervisor) notReady(m machine, cause error, why string) error {
+	detail := fmt.Sprintf("plugin %s is %s", s.cfg.Entry.Name, m.state)
+	if next := nextTry(m, time.Now()); next != "" {
+		detail += ", " + next
+	}
 	if why != "" {
 		detail += ": " + why
 	}
@@ -187,21 +194,64 @@ func (s *Supervisor) notReady(state State, cause error, why string) error {
 	}
 }
 
-// Ready returns the running plugin, waiting for it if it is on its way. It gives up when ctx ends,
-// when a start fails while it waits, when the plugin is quarantined and when it is stopped: a
-// *NotReadyError each time.
+// nextTry says when a quarantined plugin is tried again; empty for any other.
+func nextTry(m machine, now time.Time) string {
+	if m.state != StateQuarantined {
+		return ""
+	}
+	in := func(at time.Time) string { // rounded up: who waits so long is not too early
+		return "in " + max((at.Sub(now)+time.Second-1).Truncate(time.Second), time.Second).String()
+	}
+	demand := "at once"
+	if m.demandAt().After(now) {
+		demand = in(m.demandAt())
+	}
+	return fmt.Sprintf("tried again %s, or %s when a command needs it", in(m.retryAt), demand)
+}
+
+// Ready returns the running plugin, waiting for it if it is on its way. A quarantined plugin is tried
+// for it, at most once every quarantineDemand. It gives up when ctx ends, when a start fails while it
+// waits, when the plugin is quarantined and no try is due, and when it is stopped: a *NotReadyError
+// each time.
 func (s *Supervisor) Ready(ctx context.Context) (*Live, error) { return s.after(ctx, 0) }
 
 // After is Ready for a caller whose call to the process of that attempt failed with ErrPluginDown:
 // it waits for a later process. A process that has lost its connection but does not end is killed.
 func (s *Supervisor) After(ctx context.Context, attempt int) (*Live, error) {
+	s.suspect(attempt)
+	return s.after(ctx, attempt)
+}
+
+// Later is After for a caller with nobody waiting for its answer: it waits out failed starts and
+// quarantines and asks for no try. It gives up when ctx ends and when the plugin is stopped.
+func (s *Supervisor) Later(ctx context.Context, attempt int) (*Live, error) {
+	s.suspect(attempt)
+	for {
+		s.mu.Lock()
+		live, m, cause, changed := s.live, s.m, s.lastErr, s.changed
+		s.mu.Unlock()
+		switch {
+		case live != nil && live.Attempt > attempt:
+			return live, nil
+		case m.state == StateStopped:
+			return nil, s.notReady(m, nil, "")
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, s.notReady(m, ctx.Err(), errText(cause))
+		}
+	}
+}
+
+// suspect has the process of that attempt ended if it outlives its connection.
+func (s *Supervisor) suspect(attempt int) {
 	s.mu.Lock()
 	live := s.live
 	s.mu.Unlock()
 	if live != nil && live.Attempt == attempt {
 		live.suspect.Do(func() { go s.endSuspect(live) })
 	}
-	return s.after(ctx, attempt)
 }
 
 func (s *Supervisor) endSuspect(live *Live) {
@@ -217,24 +267,36 @@ func (s *Supervisor) after(ctx context.Context, attempt int) (*Live, error) {
 	s.mu.Unlock()
 	for {
 		s.mu.Lock()
-		live, state, failed, cause, changed := s.live, s.m.state, s.failed, s.lastErr, s.changed
+		if s.failed == failedBefore && ctx.Err() == nil {
+			s.need()
+		}
+		live, m, failed, cause, changed := s.live, s.m, s.failed, s.lastErr, s.changed
 		s.mu.Unlock()
 		switch {
 		case live != nil && live.Attempt > attempt:
 			return live, nil
-		case state == StateStopped:
-			return nil, s.notReady(state, nil, "")
-		case state == StateQuarantined:
-			return nil, s.notReady(state, cause, errText(cause))
-		case failed > failedBefore:
-			return nil, s.notReady(state, cause, errText(cause))
+		case m.state == StateStopped:
+			return nil, s.notReady(m, nil, "")
+		case m.state == StateQuarantined, failed > failedBefore:
+			return nil, s.notReady(m, cause, errText(cause))
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, s.notReady(state, ctx.Err(), errText(cause))
+			return nil, s.notReady(m, ctx.Err(), errText(cause))
 		}
 	}
+}
+
+// need ends a quarantine for one try, if one is due. s.mu is held: of many who need the plugin at the
+// same time one starts it, and the others find it starting.
+func (s *Supervisor) need() {
+	m, _ := s.m.on(evNeeded, time.Now())
+	if m.state == s.m.state {
+		return
+	}
+	s.m = m
+	s.needed <- struct{}{} // pause emptied it when the quarantine began
 }
 
 func errText(err error) string {
@@ -284,23 +346,27 @@ func (s *Supervisor) run() {
 
 // pause waits out a backoff or a quarantine. It reports false when the supervisor was stopped.
 func (s *Supervisor) pause(cause error) bool {
-	var ceiling time.Duration
+	var p pause
 	var state State
 	level := hclog.Error
 	s.update(func() {
-		if s.lastErr != nil && s.lastErr.Error() == cause.Error() {
+		if s.m.state != StateReady {
+			s.failed = s.attempt
+		}
+		tried := s.m.trying
+		s.m, p = s.m.on(evDied, time.Now())
+		state = s.m.state
+		same := s.lastErr != nil && s.lastErr.Error() == cause.Error()
+		if same && (tried || state != StateQuarantined) {
 			level = hclog.Debug // said before; status goes on saying it
 		}
-		s.m, ceiling = s.m.on(evDied, time.Now())
-		if s.m.state == StateQuarantined {
-			level = hclog.Error
+		s.lastErr = cause
+		select {
+		case <-s.needed:
+		default:
 		}
-		s.lastErr, state = cause, s.m.state
 	})
-	delay := ceiling
-	if state == StateBackoff {
-		delay = time.Duration(rand.Int64N(int64(ceiling) + 1))
-	}
+	delay := p.min + time.Duration(rand.Int64N(int64(p.max-p.min)+1))
 	s.log.Log(level, "plugin is down", "state", string(state), "retry_in", delay.Round(time.Millisecond).String(), "err", cause)
 	t := time.NewTimer(delay)
 	defer t.Stop()
@@ -310,6 +376,8 @@ func (s *Supervisor) pause(cause error) bool {
 		return false
 	case <-s.restart:
 		ev = evRestart
+	case <-s.needed:
+		return true // the machine is starting already
 	case <-t.C:
 	}
 	s.update(func() { s.m, _ = s.m.on(ev, time.Now()) })
@@ -324,7 +392,6 @@ func (s *Supervisor) runOnce() error {
 	begin := time.Now()
 	in, err := launch(s.ctx, &s.cfg, log)
 	if err != nil {
-		s.update(func() { s.failed, s.lastErr = attempt, err })
 		return err
 	}
 	live := &Live{

@@ -48,15 +48,24 @@ const (
 	backoffMin = 100 * time.Millisecond
 	backoffMax = 30 * time.Second
 
+	// failedStartMin is the least pause after a failed start that was not the first in a row. The first
+	// is tried again quickly, since it may be a binary that is just being replaced; a file that is
+	// missing fails within a millisecond, and without this floor five lives were used up in a second.
+	failedStartMin = time.Second
+
 	// backoffReset: a plugin that was ready for so long did not die of what the last one died of.
 	backoffReset = time.Minute
 
-	// quarantineDeaths within quarantineWindow mean that restarting does not help. The state ends
-	// by Restart, or by itself after quarantineFor: a runtime that stayed away for good would leave
-	// seats that nobody can stop.
+	// quarantineDeaths within quarantineWindow mean that restarting does not help. From then on the
+	// plugin is only tried, and one failure leads back: every quarantineRetry by itself, so that seats
+	// are not without their runtime longer than the cause lasts; a start costs 50 ms, so this costs
+	// nothing. And at once when somebody needs it and the last try began quarantineDemand ago or
+	// longer: a person who repaired the cause should not wait, and a client that asks again and again
+	// must not turn it into a loop of starts.
 	quarantineDeaths = 5
 	quarantineWindow = 5 * time.Minute
-	quarantineFor    = 5 * time.Minute
+	quarantineRetry  = 30 * time.Second
+	quarantineDemand = 10 * time.Second
 )
 
 // Deadlines of calls, for contexts that have none. Each is far above what the call needs and below
