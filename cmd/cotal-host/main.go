@@ -41,8 +41,8 @@ func newRoot() *cobra.Command {
 		Long: `cotal-host serve turns this machine into a host of coding agents. Agents run in seats that go on when the
 host stops, crashes or is killed; the next host finds them again. The command line for users is cotal.
 
-Exit codes: 0 done, 1 refused, 2 usage, 3 host unreachable, 4 no such seat, 5 partly done, 75 uncertain,
-130 interrupted.`,
+Exit codes: 0 done, 1 refused, 2 usage, 3 host unreachable, 4 no such seat, persona or connector, 5 partly
+done, 75 uncertain, 130 interrupted.`,
 		Example: `  cotal-host serve --open              serve the workspace in this directory
   cotal-host status
   cotal-host stop                      stop the host; seats go on running

@@ -18,7 +18,8 @@ func statusCmd() *cobra.Command {
 		Use:   "status",
 		Short: "Say whether the host runs, and how it is",
 		Long: `Say whether the host runs, and how it is. Whether it runs is asked of its lock, which the kernel holds as
-long as the process lives: a missing or stale file does not matter. Exit code 3 when it does not run or answer.`,
+long as the process lives: a missing or stale file does not matter. When the lock itself was deleted, the
+process that endpoint.json names counts, if it is the very one that wrote it. Exit code 3 when it does not run or answer.`,
 		Example: "  cotal-host status --json | jq .pid",
 		Args:    cli.NoArgs,
 	}
@@ -28,6 +29,9 @@ long as the process lives: a missing or stale file does not matter. Exit code 3 
 		st, err := s.status(cmd.Context())
 		if err != nil {
 			return err
+		}
+		if s.lockGone {
+			fmt.Fprintf(s.errw, "note: %s\n", s.noLock())
 		}
 		if *asJSON {
 			return cli.PrintJSON(cmd.OutOrStdout(), st)
@@ -76,6 +80,9 @@ func (s *stopper) silent(why string) error {
 		return cli.Fail(cli.Unreachable, "%s; start it with: cotal-host serve --open --root %s", text, s.root)
 	case s.endpoint.URL == "":
 		return cli.Fail(cli.Unreachable, "running (%s, known by its lock), but its endpoint.json is missing, so it cannot be asked; cotal-host stop --root %s stops it, and serve writes the file again", s.who(), s.root)
+	}
+	if s.lockGone {
+		return cli.Fail(cli.Unreachable, "%s; and it does not answer: %s", s.noLock(), why)
 	}
 	return cli.Fail(cli.Unreachable, "running (%s), but it does not answer: %s", s.who(), why)
 }

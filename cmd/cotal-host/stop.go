@@ -30,6 +30,8 @@ const (
 	// one that ends them: the longest grace there is, and the kill after it.
 	shutdownWait       = 30 * time.Second
 	shutdownWaitAgents = 5 * time.Minute
+	// deathWait is for a process that is being killed: the kernel needs milliseconds.
+	deathWait = time.Second
 )
 
 // stopResult is what a stop did, and its JSON form.
@@ -39,7 +41,7 @@ type stopResult struct {
 	How     string             `json:"how"` // command, signal, not-running
 	Spared  []wire.AgentRow    `json:"spared,omitempty"`
 	Ended   []wire.StoppedSeat `json:"ended,omitempty"`
-	Left    []wire.AgentRow    `json:"left,omitempty"` // asked to end and not proved gone
+	Left    []wire.AgentRow    `json:"left,omitempty"` // asked to end and not proved gone; status "unknown": nor known to be there
 }
 
 // stopper carries out one cotal-host stop.
@@ -50,6 +52,11 @@ type stopper struct {
 	root       string
 	endpoint   wire.Endpoint // zero when no file says one
 	running    instance.Running
+	lockGone   bool            // running is known by the endpoint file: its lock was deleted or replaced
+	sent       bool            // the host was asked to stop
+	had        []wire.AgentRow // with withAgents: its seats right before that
+	hadErr     error           // why had is not known
+	unsure     bool            // what became of the seats is not known
 	errw       io.Writer
 	goneWait   time.Duration
 }
@@ -63,7 +70,8 @@ func stopCmd() *cobra.Command {
 		Long: `Stop the host and wait until its process is gone. Seats go on running, and each is printed with the
 command that ends it; --with-agents ends them first, with proof. A host that does not answer is sent SIGTERM;
 its seats are then spared, and with --with-agents nothing is done to the host: exit code 5 and the list of
-seats that are left. Seats whose end could not be proved are listed with the reason, with exit code 5 too.`,
+seats that are left. Seats whose end could not be proved are listed with the reason, with exit code 5 too, and
+so are all of them when the host dies or its answer is lost while it ends them.`,
 		Example: "  cotal-host stop\n  cotal-host stop --with-agents --json",
 		Args:    cli.NoArgs,
 	}
@@ -112,7 +120,22 @@ func (s *stopper) find() error {
 	if err != nil {
 		return fmt.Errorf("find out whether a host runs: %w", err)
 	}
+	if ep := s.endpoint; !s.running.Held && ep.PID != 0 {
+		// A lock that nobody holds proves nothing once its file was deleted: the host holds a file without
+		// a name. The endpoint file names exactly one process, and whether that lives can be asked.
+		id := seat.Identity{PID: ep.PID, StartTicks: ep.StartTicks, BootID: ep.BootID}
+		if l, _ := seat.Check(id); l == seat.Alive {
+			s.lockGone = true
+			s.running = instance.Running{Held: true, PID: id.PID, StartTicks: id.StartTicks, BootID: id.BootID, Verified: true}
+		}
+	}
 	return nil
+}
+
+// noLock says what is wrong with a host whose lock is gone, and the fix.
+func (s *stopper) noLock() string {
+	return fmt.Sprintf("running (%s), but its lock file is gone (deleted or replaced), so nothing keeps a second host out; restart it: cotal-host stop --root %s, then cotal-host serve --open --root %s",
+		s.who(), s.root, s.root)
 }
 
 func (s *stopper) run(ctx context.Context) (stopResult, error) {
@@ -125,6 +148,9 @@ func (s *stopper) run(ctx context.Context) (stopResult, error) {
 	if s.root == "" && s.endpoint.URL == "" {
 		return stopResult{How: "not-running"}, cli.Fail(cli.Unreachable, "no host found: there is no .cotal/host here or in a directory above; name the workspace with --root")
 	}
+	if s.lockGone {
+		fmt.Fprintf(s.errw, "note: the lock file of the host (%s) is gone; it is known by its endpoint.json\n", s.who())
+	}
 	res := stopResult{PID: s.running.PID, How: "command"}
 	reply, err := s.command(ctx)
 	if err == nil {
@@ -133,6 +159,9 @@ func (s *stopper) run(ctx context.Context) (stopResult, error) {
 	}
 	if ctx.Err() != nil {
 		return res, cli.Fail(cli.Interrupted, "interrupted; the host may be stopping. Look: cotal-host status")
+	}
+	if s.withAgents && s.sent && mesh.OutcomeOf(err) != wire.OutcomeNotExecuted {
+		return s.uncertain(ctx, res, err)
 	}
 	var refused *wire.Error
 	if errors.As(err, &refused) {
@@ -148,6 +177,60 @@ func (s *stopper) run(ctx context.Context) (stopResult, error) {
 		return res, cli.Fail(cli.Partial, "the host (%s) does not answer: %w; %d seats are left running, nothing was stopped", s.who(), err, len(left))
 	}
 	return s.bySignal(ctx, res, err)
+}
+
+// uncertain reports a stop of all seats that was asked for and whose answer was lost: the host died on the
+// way, or goes on. Every seat it had is listed, with what can be seen of it now.
+func (s *stopper) uncertain(ctx context.Context, res stopResult, cause error) (stopResult, error) {
+	s.unsure = true
+	now := "it may be ending them still; look: cotal-host status"
+	if s.awaitDeath(ctx) {
+		now = "the host is gone, and the next one says which are left: cotal-host serve --open --root " + s.root + ", then cotal ps"
+	}
+	text := "the host (" + s.who() + ") was asked to end its seats and stop, and its answer was lost"
+	if s.hadErr != nil {
+		return res, cli.Fail(cli.Partial, "%s: %w; what became of its seats is not known, nor which they were (%w); %s", text, cause, s.hadErr, now)
+	}
+	there := map[string]bool{}
+	rows, err := s.seats()
+	for _, r := range rows {
+		there[r.SeatID] = true
+	}
+	for _, r := range s.had {
+		switch {
+		case s.root == "" || err != nil:
+			r.Reason = ""
+		case there[r.SeatID]:
+			r.Reason = "its seat still runs"
+		default:
+			r.Reason = "its seat no longer runs; whether its end was proved is not known"
+		}
+		r.Status = "unknown"
+		res.Left = append(res.Left, r)
+	}
+	return res, cli.Fail(cli.Partial, "%s: %w; what became of its %d seats is not known; %s", text, cause, len(res.Left), now)
+}
+
+// awaitDeath reports whether the process of the host ends within a moment. One that died with our call may
+// still be on its way out.
+func (s *stopper) awaitDeath(ctx context.Context) bool {
+	if s.root == "" || s.running.PID == 0 {
+		return false
+	}
+	for begin := time.Now(); ; {
+		if l, _ := seat.Check(s.identity()); l == seat.Dead {
+			return true
+		}
+		t := time.NewTimer(5 * time.Millisecond)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+		if ctx.Err() != nil || time.Since(begin) > deathWait {
+			return false
+		}
+	}
 }
 
 // notRunning reports that there is nothing to stop, and which seats go on without a host.
@@ -196,13 +279,32 @@ func (s *stopper) command(ctx context.Context) (wire.ShutdownReply, error) {
 	if instanceID == "" { // reached by --server: the one that answered
 		instanceID = st.InstanceID
 	}
+	if s.withAgents {
+		s.hadErr = s.remember(ctx, c)
+	}
+	s.sent = true
 	err = c.Manager(ctx, mesh.Call{
 		Command: wire.CmdShutdown, Instance: instanceID, Deadline: wait, Args: wire.ShutdownArgs{WithAgents: s.withAgents},
 	}, &reply)
 	return reply, err
 }
 
-// bySignal stops a host that does not answer: SIGTERM to exactly the process that holds the lock.
+// remember asks the host which seats it has.
+func (s *stopper) remember(ctx context.Context, c *cli.Client) error {
+	var rows []wire.AgentRow
+	if err := c.Read(ctx, wire.CmdPs, nil, &rows); err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if r.Status != "exited" {
+			s.had = append(s.had, r)
+		}
+	}
+	return nil
+}
+
+// bySignal stops a host that does not answer: SIGTERM to exactly the process that holds the lock, or
+// that its endpoint file names.
 func (s *stopper) bySignal(ctx context.Context, res stopResult, cause error) (stopResult, error) {
 	if !s.running.Held || !s.running.Verified {
 		return res, cli.Fail(cli.Unreachable, "the host does not answer: %w; and the process that holds its lock is not known for certain, so it was not signalled", cause)
@@ -345,8 +447,12 @@ func (s *stopper) print(w io.Writer, res stopResult) {
 
 // printLeft lists on standard error the seats that were to end and are not proved gone.
 func (s *stopper) printLeft(res stopResult) {
+	word := "left"
+	if s.unsure {
+		word = "not known"
+	}
 	for _, r := range res.Left {
-		fmt.Fprintf(s.errw, "left: %s (%s)%s\n", cli.OneLine(r.Name), pids(r), because(r.Reason))
+		fmt.Fprintf(s.errw, "%s: %s (%s)%s\n", word, cli.OneLine(r.Name), pids(r), because(r.Reason))
 	}
 }
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"syscall"
@@ -126,6 +127,112 @@ func TestFieldC2_WithAgentsOfAHostThatDoesNotAnswerIsPartial(t *testing.T) {
 		t.Error("something was stopped all the same")
 	}
 	w.AwaitStatus("alive", "running")
+}
+
+// A stop of all seats whose answer is lost is not one that did nothing.
+func TestStop_WithAgentsOfAHostThatDiesOnTheWayIsNotKnown(t *testing.T) {
+	w := harness.New(t)
+	h := w.Start(harness.HostOptions{Failpoints: "host.stop.recorded=crash"})
+	w.Spawn("one", "sleep", "600")
+	w.Spawn("two", "sleep", "600")
+	r := w.Host("stop", "--with-agents").Want(5)
+	h.AwaitCrash()
+	for _, text := range []string{"not known: one (pid ", "not known: two (pid ", "what became of its 2 seats is not known", "the host is gone"} {
+		if !strings.Contains(r.Stderr, text) {
+			t.Errorf("%v\ndoes not say %q", r, text)
+		}
+	}
+	for _, text := range []string{"nothing was stopped", "left running", "stopped cotal-host"} {
+		if strings.Contains(r.Stderr+r.Stdout, text) {
+			t.Errorf("%v\nsays %q", r, text)
+		}
+	}
+}
+
+func TestStop_WithAgentsWhoseAnswerIsLostIsNotKnown(t *testing.T) {
+	w := harness.New(t)
+	gate := w.Path("gate")
+	h := w.Start(harness.HostOptions{Failpoints: "host.stop.recorded=1*pause(" + gate + ")"})
+	w.Spawn("slow", "sleep", "600")
+	var res stopResult
+	r := w.Host("stop", "--with-agents", "--timeout", "1s", "--json").Want(5)
+	r.JSON(&res)
+	if res.Stopped || len(res.Left) != 1 || res.Left[0].Name != "slow" || res.Left[0].Status != "unknown" || res.Left[0].Reason != "its seat still runs" {
+		t.Errorf("%+v", res)
+	}
+	if !strings.Contains(r.Stderr, "not known: slow (pid ") || !strings.Contains(r.Stderr, "it may be ending them still") || strings.Contains(r.Stderr, "nothing was stopped") {
+		t.Errorf("%v", r)
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if e, ok := h.WaitExit(harness.DefaultWait); !ok || e.Code != 0 {
+		t.Errorf("the host ended %v, %v", ok, e)
+	}
+	w.AssertNothingLeft()
+}
+
+// A deleted lock proves nothing: the process that the endpoint file names counts too.
+func TestStop_AHostWhoseLockFileWasDeletedIsFoundAndStopped(t *testing.T) {
+	for name, spoil := range map[string]func(lock string) error{
+		"deleted": os.Remove,
+		"replaced": func(lock string) error {
+			if err := os.Remove(lock); err != nil {
+				return err
+			}
+			return os.WriteFile(lock, nil, 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := harness.New(t)
+			h := w.Start(harness.HostOptions{})
+			row := w.Spawn("alive", "sleep", "600")
+			if err := spoil(w.Path(".cotal", "host", "host.lock")); err != nil {
+				t.Fatal(err)
+			}
+			gone := fmt.Sprintf("running (pid %d), but its lock file is gone", h.PID)
+			r := w.Host("status").OK()
+			if !strings.Contains(r.Stderr, gone) || !strings.Contains(r.Stderr, "restart it: cotal-host stop --root ") {
+				t.Errorf("%v", r)
+			}
+			h.Signal(syscall.SIGSTOP)
+			if r := w.Host("status", "--timeout", "1s").Want(3); !strings.Contains(r.Stderr, gone) || strings.Contains(r.Stderr, "not running") {
+				t.Errorf("%v", r)
+			}
+			if r := w.Host("stop", "--with-agents", "--timeout", "1s").Want(5); !strings.Contains(r.Stderr, "does not answer") || strings.Contains(r.Stderr, "no host runs") {
+				t.Errorf("%v", r)
+			}
+			h.Signal(syscall.SIGCONT)
+			r = w.Host("stop").OK()
+			for _, text := range []string{"left running: alive (", fmt.Sprintf("stopped cotal-host, pid %d\n", h.PID)} {
+				if !strings.Contains(r.Stdout, text) {
+					t.Errorf("%v\ndoes not say %q", r, text)
+				}
+			}
+			if e, ok := h.WaitExit(time.Second); !ok || e.Code != 0 {
+				t.Errorf("the host ended %v, %v", ok, e)
+			}
+			if !w.Alive(row.PID) {
+				t.Error("the seat was not spared")
+			}
+			if r := w.Host("status").Want(3); !strings.Contains(r.Stderr, "not running") {
+				t.Errorf("%v", r)
+			}
+		})
+	}
+}
+
+func TestServeHelp_SaysThatManifestsAreLaidOverEachOther(t *testing.T) {
+	cmd, _, err := newRoot().Find([]string{"serve"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	usage := cmd.Flag("plugins").Usage
+	for _, text := range []string{"alone", "the workspace's over the user's over the one beside this program", "replaces the same one below it"} {
+		if !strings.Contains(usage, text) {
+			t.Errorf("%q does not say %q", usage, text)
+		}
+	}
 }
 
 // Whether a host runs is asked of its lock. A file that was deleted changes nothing.

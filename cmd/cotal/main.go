@@ -47,8 +47,8 @@ own. A seat goes on running when you detach, when the host stops, and when the h
 The host is found by --server, else COTAL_SERVER, else the nearest .cotal/host/endpoint.json in this
 directory or one above. A seat is named by its alias, its custody id (8 digits or more) or its lifecycle uid.
 
-Exit codes: 0 done, 1 refused, 2 usage, 3 host unreachable, 4 no such seat, 5 partly done, 75 uncertain,
-130 interrupted.`,
+Exit codes: 0 done, 1 refused, 2 usage, 3 host unreachable, 4 no such seat, persona or connector, 5 partly
+done, 75 uncertain, 130 interrupted.`,
 		Example: `  cotal spawn --agent command --name top -- top     run a program in a seat and attach to it
   cotal spawn reviewer --detach                     start the persona .cotal/agents/reviewer.md
   cotal ps                                          what runs

@@ -65,6 +65,30 @@ func TestExitCodesAreDocumented(t *testing.T) {
 	}
 }
 
+// The help of both programs names what exit code 4 stands for, in the words of the table.
+func TestExitCode4IsNotOnlyAMissingSeat(t *testing.T) {
+	meaning := ""
+	for _, c := range Codes {
+		if c.Code == NotFound {
+			meaning = c.Meaning
+		}
+	}
+	for _, what := range []string{"seat", "persona", "connector"} {
+		if !strings.Contains(meaning, what) {
+			t.Errorf("exit code 4 is %q, and spawn ends with it for an unknown %s too", meaning, what)
+		}
+	}
+	for _, program := range []string{"cotal", "cotal-host"} {
+		text, err := os.ReadFile("../../" + program + "/main.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := "4 " + meaning + ","; !strings.Contains(strings.ReplaceAll(string(text), "\n", " "), want) {
+			t.Errorf("%s --help does not say %q", program, want)
+		}
+	}
+}
+
 func TestMain_ErrorsAreOneLineAndUsageIsTwo(t *testing.T) {
 	tree := func(err error) *cobra.Command {
 		root := &cobra.Command{Use: "tool", Args: NoArgs, RunE: func(*cobra.Command, []string) error { return nil }}

@@ -40,7 +40,7 @@ var Codes = []struct {
 	{Refused, "refused or failed; standard error says why"},
 	{Usage, "the command line is wrong; nothing was done"},
 	{Unreachable, "no host, or it does not answer; a command that changes something did not happen"},
-	{NotFound, "no such seat"},
+	{NotFound, "no such seat, persona or connector"},
 	{Partial, "some of it was done; standard error lists what was not"},
 	{Uncertain, "it may or may not have happened; look before repeating"},
 	{Interrupted, "interrupted by a signal"},
