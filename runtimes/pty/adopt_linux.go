@@ -14,9 +14,9 @@ import (
 
 // Adopt says what a seat is, and with req.Commit starts its agent. It works from the handle or from
 // the seat id alone. What counts as proof, in this order: the seat answers at its socket; its exit
-// record; the death of its custody process (pid, start ticks and boot id), whose survivors, found by
-// nonce, are then killed and the end recorded as custody-lost. Whatever cannot be proven is
-// sdk.SeatUnknown with a reason. One call takes at most 5 s.
+// record; the death of its custody process (pid, start ticks and boot id), whose survivors are then
+// hunted down and the end recorded as custody-lost. Whatever cannot be proven is sdk.SeatUnknown with a
+// reason. One call takes at most 5 s.
 //
 // Errors: sdk.ErrNotOurs, sdk.ErrStaleFence, sdk.ErrExecFailed, sdk.ErrInvalid.
 func (r *Runtime) Adopt(ctx context.Context, req sdk.AdoptRequest) (sdk.SeatStatus, error) {
@@ -100,6 +100,9 @@ func (a *adoption) welcomed(ctx context.Context, v *view, c *seat.Conn) (sdk.Sea
 		if err := fpAdoptCommit.Hit(); err != nil {
 			return sdk.SeatStatus{}, false, unavailable("%v", err)
 		}
+		if err := over(ctx); err != nil {
+			return v.unknown("%v", err), false, nil
+		}
 		s, err := c.Commit(ctx)
 		switch {
 		case errors.Is(err, seat.ErrExec):
@@ -111,10 +114,12 @@ func (a *adoption) welcomed(ctx context.Context, v *view, c *seat.Conn) (sdk.Sea
 			return v.unknown("the seat did not answer the commit: %v", err), true, nil
 		}
 		now = s
+		v.remember(now) // before anybody knows that it runs
 		if err := fpAdoptCommitted.Hit(); err != nil {
 			return sdk.SeatStatus{}, false, &sdk.Error{Code: sdk.ErrUnavailable, Outcome: sdk.OutcomeUnknown, Retryable: true, Detail: err.Error()}
 		}
 	}
+	v.remember(now)
 	st, ok := v.live(now)
 	if ok {
 		return st, false, nil
@@ -128,6 +133,25 @@ func (a *adoption) welcomed(ctx context.Context, v *view, c *seat.Conn) (sdk.Sea
 	x := v.exited(v.exit)
 	x.First, x.Next, x.Agent, x.Attached = st.First, st.Next, st.Agent, st.Attached
 	return x, false, nil
+}
+
+// remember writes down which process the agent is, unless that is known already. Where it cannot be
+// written (a full disk) the seat runs all the same, and the next Adopt tries again.
+func (v *view) remember(now seat.Status) {
+	if now.State != seat.StateRunning || now.Agent.PID == 0 || now.Agent.StartTicks == 0 || !v.exists {
+		return
+	}
+	if v.agentErr == nil && v.agent.Identity() == now.Agent {
+		return
+	}
+	st, err := seat.ReadProc(now.Agent.PID)
+	if err != nil || st.StartTicks != now.Agent.StartTicks {
+		return // it has ended, and custody knows how
+	}
+	a := record.Agent{PID: now.Agent.PID, StartTicks: now.Agent.StartTicks, BootID: now.Agent.BootID, TTY: st.TTY}
+	if err := record.WriteAgent(v.dir, a); err == nil {
+		v.agent, v.agentErr = a, nil
+	}
 }
 
 func refusalText(err error) string {
@@ -173,11 +197,18 @@ func (v *view) lost(ctx context.Context, asked bool) (record.Exit, sweep, error)
 		if err := fpAdoptLost.Hit(); err != nil {
 			return x, sw, err
 		}
-		if sw, err = sweepNonce(ctx, v.nonce); err != nil {
+		// Who the agent is must be known, or be known never to have been written.
+		if v.agentErr != nil && !missing(v.agentErr) {
+			return x, sw, fmt.Errorf("custody process %d is dead, and what it left cannot be told: %w", v.rec.PID, v.agentErr)
+		}
+		if sw, err = hunt(ctx, v.quarry()); err != nil {
 			return x, sw, err
 		}
 		if len(sw.left) > 0 {
 			return x, sw, fmt.Errorf("custody process %d is dead and processes of the seat live: %s", v.rec.PID, strings.Join(sw.left, "; "))
+		}
+		if len(sw.doubts) > 0 {
+			return x, sw, fmt.Errorf("custody process %d is dead and its seat is not proven gone: %s", v.rec.PID, doubtful(sw.doubts))
 		}
 		x.Detail = fmt.Sprintf("custody process %d died without a record; processes left and killed: %d", v.rec.PID, len(sw.killed))
 		for _, k := range sw.killed {
@@ -200,6 +231,11 @@ func (v *view) lost(ctx context.Context, asked bool) (record.Exit, sweep, error)
 	return x, sw, nil
 }
 
+// doubtful says what to do about processes that nobody can place.
+func doubtful(doubts []string) string {
+	return "process " + strings.Join(doubts, "; process ") + "; look at what it is, end it if it is the seat's, and ask again"
+}
+
 // unrecorded judges a seat without a record: never started, just being started, or removed.
 func (a *adoption) unrecorded(v *view, why string) (sdk.SeatStatus, bool, error) {
 	if id, known := v.identity(); known {
@@ -218,7 +254,11 @@ func (a *adoption) unrecorded(v *view, why string) (sdk.SeatStatus, bool, error)
 		}
 		return v.notFound("no seat was started: %s", why), false, nil
 	}
-	found, err := seat.FindByNonce(v.nonce)
+	if v.agentErr != nil && !missing(v.agentErr) {
+		return v.unknown("%v", v.agentErr), false, nil
+	}
+	h := hunter{quarry: v.quarry(), mates: map[int]proc{}}
+	found, doubts, err := h.look()
 	if err != nil {
 		return v.unknown("%v", err), false, nil
 	}
@@ -226,9 +266,12 @@ func (a *adoption) unrecorded(v *view, why string) (sdk.SeatStatus, bool, error)
 		// A Spawn was interrupted a moment ago: its custody process writes the record, or ends.
 		var pids []string
 		for _, p := range found {
-			pids = append(pids, fmt.Sprintf("%d (%s)", p.PID, p.Comm))
+			pids = append(pids, fmt.Sprintf("%d (%s)", p.pid, p.comm))
 		}
-		return v.unknown("no record, and processes carry the seat's nonce: %s", strings.Join(pids, ", ")), v.exists && time.Since(a.started) < startingWait, nil
+		return v.unknown("no record, and processes of the seat live: %s", strings.Join(pids, ", ")), v.exists && time.Since(a.started) < startingWait, nil
+	}
+	if len(doubts) > 0 {
+		return v.unknown("no record, and the seat is not proven gone: %s", doubtful(doubts)), false, nil
 	}
 	if !a.looked {
 		a.looked = true // it may have written its record between our looks

@@ -7,7 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cotal-ai/cotal-host/sdk"
 )
@@ -21,13 +24,15 @@ type Runtime struct {
 	cfg *settings // nil until Configure succeeded
 }
 
-// settings are the facts of one successful Configure; they never change afterwards.
+// settings are the facts of one successful Configure. They never change: when a directory was removed
+// or replaced behind them, others take their place.
 type settings struct {
 	image     *image
 	root      *os.File // the seat root, open
 	rootPath  string
-	sockets   string
 	rootFiles *os.Root // the same directory, for removals that cannot leave it
+	sockets   string
+	socketDir *os.File // it, open: its inode number is not given out again meanwhile
 }
 
 // New returns a runtime that waits for Configure.
@@ -71,19 +76,22 @@ func (r *Runtime) Configure(_ context.Context, cfg sdk.PluginConfig) error {
 }
 
 func (s *settings) open(cfg sdk.PluginConfig, digest string) (err error) {
-	if s.root, err = openPrivateDir(cfg.SeatRoot); err != nil {
+	if err := s.openRoot(); err != nil {
+		return err
+	}
+	if s.socketDir, err = openPrivateDir(s.sockets); err != nil {
+		return err
+	}
+	s.image, err = loadImage(filepath.Join(cfg.BundleDir, "cotal-seat"), digest)
+	return err
+}
+
+func (s *settings) openRoot() (err error) {
+	if s.root, err = openPrivateDir(s.rootPath); err != nil {
 		return err
 	}
 	// Through the descriptor: the path may name something else by now.
-	if s.rootFiles, err = os.OpenRoot(fdPath(s.root)); err != nil {
-		return err
-	}
-	sockets, err := openPrivateDir(cfg.SocketDir)
-	if err != nil {
-		return err
-	}
-	sockets.Close()
-	s.image, err = loadImage(filepath.Join(cfg.BundleDir, "cotal-seat"), digest)
+	s.rootFiles, err = os.OpenRoot(fdPath(s.root))
 	return err
 }
 
@@ -95,16 +103,62 @@ func (s *settings) close() {
 	if s.root != nil {
 		s.root.Close()
 	}
+	if s.socketDir != nil {
+		s.socketDir.Close()
+	}
 }
 
-// settings returns what Configure made.
+// settings returns what Configure made. A seat root that was removed or replaced since is made or
+// opened again, under the rules of Configure. Errors: sdk.ErrUnavailable.
 func (r *Runtime) settings() (*settings, error) {
+	return r.renew(func(s *settings) bool { return stands(s.root) }, func(s *settings) error {
+		s.root, s.rootFiles = nil, nil
+		return s.openRoot()
+	})
+}
+
+// spawnSettings is settings for a call that makes a socket: without the socket directory a seat that
+// runs can still be judged and stopped, but none can be started.
+func (r *Runtime) spawnSettings() (*settings, error) {
+	if _, err := r.settings(); err != nil {
+		return nil, err
+	}
+	return r.renew(func(s *settings) bool { return stands(s.socketDir) }, func(s *settings) (err error) {
+		s.socketDir, err = openPrivateDir(s.sockets)
+		return err
+	})
+}
+
+// renew returns the settings, after mend has put right a copy of those that do not stand any more.
+// Calls in flight keep the former ones, whose descriptors are closed once nobody uses them.
+func (r *Runtime) renew(stand func(*settings) bool, mend func(*settings) error) (*settings, error) {
 	r.mu.RLock()
-	defer r.mu.RUnlock()
-	if r.cfg == nil {
+	s := r.cfg
+	r.mu.RUnlock()
+	if s == nil {
 		return nil, sdk.Errorf(sdk.ErrUnavailable, "the %s runtime has not been configured", Name)
 	}
-	return r.cfg, nil
+	if stand(s) {
+		return s, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if stand(r.cfg) { // another call was first
+		return r.cfg, nil
+	}
+	fresh := *r.cfg
+	if err := mend(&fresh); err != nil {
+		return nil, unavailable("a directory of the %s runtime is gone or was replaced: %v", Name, err)
+	}
+	r.cfg = &fresh
+	return &fresh, nil
+}
+
+// stands reports whether the path a directory was opened by still names it.
+func stands(dir *os.File) bool {
+	defer runtime.KeepAlive(dir)
+	var a, b unix.Stat_t
+	return unix.Lstat(dir.Name(), &a) == nil && unix.Fstat(int(dir.Fd()), &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
 }
 
 // socketPath is where the seat with this id listens. Sixteen digits keep it short; ids are random, so

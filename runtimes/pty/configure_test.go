@@ -174,3 +174,80 @@ func TestImageIsSealed(t *testing.T) {
 		t.Error("the image can be opened for writing")
 	}
 }
+
+// A directory that somebody removed or replaced under a running runtime is made or opened again, under
+// the rules of Configure: the next spawn works without a restart.
+func TestDirectoriesRemovedUnderTheRuntime(t *testing.T) {
+	for name, of := range map[string]func(*rig) string{
+		"seat root":        func(r *rig) string { return r.cfg.SeatRoot },
+		"socket directory": func(r *rig) string { return r.cfg.SocketDir },
+	} {
+		works := func(t *testing.T, r *rig) {
+			t.Helper()
+			q := r.spec(`[{"hang":true}]`)
+			h := r.spawn(q)
+			if st := r.adopt(q, true); st.State != sdk.SeatRunning {
+				t.Errorf("state %s (%s)", st.State, st.Reason)
+			}
+			req := stopOf(q, sdk.StopNow)
+			req.Handle = h
+			if _, err := r.rt.Reap(context.Background(), req); err != nil {
+				t.Errorf("stop: %v", err)
+			}
+			r.gone(q)
+			if info, err := os.Stat(of(r)); err != nil || info.Mode().Perm() != 0o700 {
+				t.Errorf("mode %v, %v", info.Mode(), err)
+			}
+		}
+		t.Run(name+" removed", func(t *testing.T) {
+			r := newRig(t)
+			if err := os.RemoveAll(of(r)); err != nil {
+				t.Fatal(err)
+			}
+			works(t, r)
+		})
+		t.Run(name+" replaced", func(t *testing.T) {
+			r := newRig(t)
+			if err := errors.Join(os.Rename(of(r), of(r)+".old"), os.Mkdir(of(r), 0o700)); err != nil {
+				t.Fatal(err)
+			}
+			works(t, r)
+			os.Remove(of(r) + ".old")
+		})
+		t.Run(name+" replaced by a link", func(t *testing.T) {
+			r := newRig(t)
+			elsewhere := t.TempDir()
+			if err := errors.Join(os.RemoveAll(of(r)), os.Symlink(elsewhere, of(r))); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.rt.Spawn(context.Background(), r.spec(`[]`)); !errors.Is(err, sdk.ErrUnavailable) || !strings.Contains(err.Error(), of(r)) {
+				t.Errorf("spawn: %v", err)
+			}
+			if left, err := os.ReadDir(elsewhere); err != nil || len(left) != 0 {
+				t.Errorf("made %v, %v", left, err)
+			}
+			if err := os.Remove(of(r)); err != nil {
+				t.Fatal(err)
+			}
+			works(t, r)
+		})
+		t.Run(name+" with a seat removed", func(t *testing.T) {
+			r := newRig(t)
+			q := r.spec(`[{"hang":true}]`)
+			h := r.spawn(q)
+			st := r.adopt(q, true)
+			if err := os.RemoveAll(of(r)); err != nil {
+				t.Fatal(err)
+			}
+			req := stopOf(q, sdk.StopNow)
+			req.Handle = h
+			if rep, err := r.rt.Reap(context.Background(), req); err != nil || rep.Outcome != sdk.ReapStopped {
+				t.Errorf("stop: %+v, %v", rep, err)
+			}
+			if alive(st.Agent.PID) || alive(st.Identity.PID) {
+				t.Error("something lives")
+			}
+			works(t, r)
+		})
+	}
+}

@@ -56,6 +56,11 @@ const (
 	survivorWait = 3 * time.Second
 	// stopReserve is kept of a caller's deadline for the rungs after the grace.
 	stopReserve = 3 * time.Second
+	// recordWait is how long custody may take to write an exit once its tree is gone. It tries again
+	// every second on a disk that was full.
+	recordWait = 2 * time.Second
+	// drainLook is how often a watch looks at a seat whose agent has ended and whose exit is not told.
+	drainLook = time.Second
 	// undoTimeout bounds the clean-up of a failed Spawn, whatever became of its context.
 	undoTimeout = 5 * time.Second
 	// pollEvery is the distance of two looks at a process or a file: short against every bound here.

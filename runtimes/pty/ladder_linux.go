@@ -51,7 +51,9 @@ func (rp *reaping) endLive(ctx context.Context, c *seat.Conn) error {
 		err = rp.signal(ctx, c, seat.ActionTerm, killWait, ended, running)
 	case seat.StateDraining:
 		rp.evidence("the agent had ended by itself")
-		if err = rp.waitFor(ctx, killWait, ended, running, nil); errors.Is(err, errStill) {
+		if !rp.treeLives() {
+			err = errStill // only its exit is missing
+		} else if err = rp.waitFor(ctx, killWait, ended, running, nil); errors.Is(err, errStill) && rp.treeLives() {
 			rp.evidence("the rest of its tree still lived after %s: sent SIGKILL to it", killWait)
 			err = rp.signal(ctx, c, seat.ActionKill, killWait, ended, running)
 		}
@@ -61,18 +63,42 @@ func (rp *reaping) endLive(ctx context.Context, c *seat.Conn) error {
 	switch {
 	case errors.Is(err, sdk.ErrUnproven):
 		return err
+	case err != nil && ctx.Err() != nil:
+		return unproven("%v", over(ctx))
 	case errors.Is(err, errSeatLost):
 		// Somebody killed custody under us; what is left is judged by the records.
 		if rerr := rp.reread(); rerr != nil {
 			return rerr
 		}
 		return rp.endSilent(ctx, err.Error())
-	case err != nil && ctx.Err() != nil:
-		return unproven("the call ended before the seat did: %v", ctx.Err())
 	case err != nil:
-		return rp.endHung(ctx, err.Error())
+		s, ok := rp.ask(ctx, c)
+		switch {
+		case !ok || s.State < seat.StateDraining:
+			return rp.endHung(ctx, err.Error())
+		case s.State == seat.StateDraining:
+			told, err := rp.endUnwritten(ctx, s, now.State == seat.StateRunning)
+			if err != nil || !told {
+				return err
+			}
+			_ = rp.waitFor(ctx, dialTimeout, ended, running, nil) // it is about to say so
+		}
 	}
 	return rp.acknowledge(ctx, c, now, agent, polite)
+}
+
+// ask asks the seat how it is.
+func (rp *reaping) ask(ctx context.Context, c *seat.Conn) (seat.Status, bool) {
+	actx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	s, err := c.Get(actx)
+	return s, err == nil
+}
+
+// treeLives reports whether something lives below custody, or may.
+func (rp *reaping) treeLives() bool {
+	below, err := belowCustody(rp.custody)
+	return err != nil || len(below) > 0
 }
 
 // climb sends the polite signal, waits out the grace, and kills the tree. polite reports whether the
@@ -98,10 +124,13 @@ func (rp *reaping) climb(ctx context.Context, c *seat.Conn, now seat.Status, age
 		case err == nil:
 			rp.evidence("the whole tree ended within %d ms of it", time.Since(began).Milliseconds())
 			return true, nil
-		case errors.Is(err, errSeatLost):
+		case errors.Is(err, errSeatLost), ctx.Err() != nil:
 			return false, err
 		case errors.Is(err, errHurry):
 			rp.evidence("a second stop asked for no grace")
+		case errors.Is(err, errStill) && !rp.treeLives():
+			rp.evidence("the whole tree has ended, and its exit is not told after the grace of %s", grace)
+			return true, err
 		case errors.Is(err, errStill):
 			rp.evidence("it still lived after the grace of %s", grace)
 		default:
@@ -109,6 +138,9 @@ func (rp *reaping) climb(ctx context.Context, c *seat.Conn, now seat.Status, age
 		}
 	}
 	if err := fpReapKill.Hit(); err != nil {
+		return false, unproven("%v", err)
+	}
+	if err := over(ctx); err != nil {
 		return false, unproven("%v", err)
 	}
 	_ = seat.SignalExact(rp.custody, unix.SIGCONT) // somebody may have stopped it meanwhile
@@ -139,6 +171,9 @@ var (
 
 // signal asks the seat for an action and, with a bound, waits for the exit.
 func (rp *reaping) signal(ctx context.Context, c *seat.Conn, a seat.Action, bound time.Duration, ended, running <-chan struct{}) error {
+	if err := ctx.Err(); err != nil { // the connection writes before it looks at its context
+		return err
+	}
 	sctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	err := c.Signal(sctx, a)
 	cancel()
@@ -169,11 +204,22 @@ func (rp *reaping) waitFor(ctx context.Context, bound time.Duration, ended, runn
 			return ctx.Err()
 		}
 		return errSeatLost
+	case <-ctx.Done():
+		return ctx.Err()
 	case <-hurry:
-		return errHurry
+		return orOver(ctx, errHurry)
 	case <-t.C:
-		return errStill
+		return orOver(ctx, errStill)
 	}
+}
+
+// orOver returns ctx's error if it has ended, else err: of two things that happened at once the end of
+// the call counts.
+func orOver(ctx context.Context, err error) error {
+	if cerr := ctx.Err(); cerr != nil {
+		return cerr
+	}
+	return err
 }
 
 // grace returns how long the polite signal may take: what the request says, else what the seat was
@@ -225,6 +271,9 @@ func (rp *reaping) acknowledge(ctx context.Context, c *seat.Conn, now seat.Statu
 	rp.took(x)
 	rp.evidence("exit record of %s: %s", x.At.Format(time.RFC3339), describe(x))
 	if err := fpReapExited.Hit(); err != nil {
+		return unproven("%v", err)
+	}
+	if err := over(ctx); err != nil {
 		return unproven("%v", err)
 	}
 	actx, cancel := context.WithTimeout(ctx, dialTimeout)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sort"
 	"syscall"
 
@@ -15,6 +14,7 @@ import (
 // proc is one row of the process table.
 type proc struct {
 	pid, ppid int
+	session   int
 	comm      string
 	state     byte
 	ticks     uint64
@@ -23,7 +23,7 @@ type proc struct {
 func (p proc) dead() bool { return p.state == 'Z' || p.state == 'X' }
 
 func procOf(pid int, st seat.Stat) proc {
-	return proc{pid: pid, ppid: st.PPID, comm: st.Comm, state: st.State, ticks: st.StartTicks}
+	return proc{pid: pid, ppid: st.PPID, session: st.Session, comm: st.Comm, state: st.State, ticks: st.StartTicks}
 }
 
 // processTable reads /proc once. Processes that end meanwhile are left out; one that cannot be read
@@ -67,92 +67,6 @@ func descendants(table map[int]proc, roots map[int]bool) []proc {
 	return out
 }
 
-// sweep is what a hunt for survivors did.
-type sweep struct {
-	killed []sdk.Killed
-	left   []string // what still lives or may not be signalled, "pid (comm): why"
-}
-
-// sweepNonce kills every process of ours that carries the nonce, and everything below it, and looks
-// again until a look finds none. The nonce is random and secret enough that nobody carries it by
-// chance; the other direction does not hold (a program may erase its environment), which is why an
-// empty sweep alone proves nothing while custody could tell better.
-//
-// An error means that the table could not be read; survivors that resist are in sweep.left.
-func sweepNonce(ctx context.Context, nonce string) (sweep, error) {
-	ctx, cancel := context.WithTimeout(ctx, survivorWait)
-	defer cancel()
-	var sw sweep
-	hit := map[int]proc{} // signalled and not yet seen dead
-	for {
-		found, err := survivors(nonce)
-		if err != nil {
-			return sw, err
-		}
-		sw.left = nil
-		for _, p := range found {
-			if err := kill(p); errors.Is(err, seat.ErrProcessGone) {
-				continue
-			} else if err != nil {
-				sw.left = append(sw.left, fmt.Sprintf("%d (%s): %v", p.pid, p.comm, err))
-				continue
-			}
-			if hit[p.pid].ticks != p.ticks {
-				sw.killed = append(sw.killed, sdk.Killed{PID: p.pid, Command: p.comm, Signal: "SIGKILL"})
-			}
-			hit[p.pid] = p
-		}
-		// A process that is being torn down has no environment any more and may still hold a port:
-		// what was signalled counts until it is dead.
-		for pid, p := range hit {
-			st, err := seat.ReadProc(pid)
-			switch now := procOf(pid, st); {
-			case errors.Is(err, seat.ErrProcessGone), err == nil && (now.dead() || now.ticks != p.ticks):
-				delete(hit, pid)
-			default:
-				sw.left = append(sw.left, fmt.Sprintf("%d (%s): still there after SIGKILL", pid, p.comm))
-			}
-		}
-		if len(found) == 0 && len(sw.left) == 0 {
-			return sw, nil
-		}
-		if pause(ctx, pollEvery) != nil {
-			return sw, nil
-		}
-	}
-}
-
-// survivors returns the living carriers of a nonce and their descendants, without this process.
-func survivors(nonce string) ([]proc, error) {
-	carriers, err := seat.FindByNonce(nonce)
-	if err != nil {
-		return nil, fmt.Errorf("look for processes by nonce: %w", err)
-	}
-	var found []proc
-	roots := map[int]bool{}
-	for _, c := range carriers {
-		if c.PID == os.Getpid() {
-			continue
-		}
-		p := proc{pid: c.PID, ppid: c.PPID, comm: c.Comm, ticks: c.StartTicks}
-		roots[c.PID] = true
-		found = append(found, p)
-	}
-	if len(found) == 0 {
-		return nil, nil
-	}
-	table, err := processTable()
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range descendants(table, roots) {
-		if p.pid != os.Getpid() {
-			found = append(found, p)
-		}
-	}
-	return found, nil
-}
-
 // kill sends SIGKILL to exactly this process, whatever its pid names by now.
 func kill(p proc) error {
 	self, err := seat.SelfIdentity()
@@ -162,27 +76,28 @@ func kill(p proc) error {
 	return seat.SignalExact(seat.Identity{PID: p.pid, StartTicks: p.ticks, BootID: self.BootID}, syscall.SIGKILL)
 }
 
-// sweepTree kills everything below a living custody process, and then custody itself. Custody is a
+// killBelow kills everything below a living custody process until a look finds nothing. Custody is a
 // subreaper: as long as it lives, every descendant is below it, whatever it did to its environment,
-// group or session. So an empty look is proof, and only after it custody is killed.
-func sweepTree(ctx context.Context, custody seat.Identity) (sweep, error) {
-	ctx, cancel := context.WithTimeout(ctx, survivorWait)
+// group or session. So an empty look is proof.
+//
+// An error means that this could not be carried through, also because ctx ended; survivors that resist
+// are in sweep.left.
+func killBelow(ctx context.Context, custody seat.Identity) (sweep, error) {
+	bound, cancel := context.WithTimeout(ctx, survivorWait)
 	defer cancel()
 	var sw sweep
 	told := map[int]uint64{}
 	for {
-		table, err := processTable()
+		if err := over(ctx); err != nil {
+			return sw, err
+		}
+		below, err := belowCustody(custody)
 		if err != nil {
 			return sw, err
 		}
-		top, ok := table[custody.PID]
-		if !ok || top.dead() || top.ticks != custody.StartTicks {
-			return sw, fmt.Errorf("custody process %d ended while its tree was being killed", custody.PID)
-		}
-		below := descendants(table, map[int]bool{custody.PID: true})
 		sw.left = nil
 		if len(below) == 0 {
-			break
+			return sw, nil
 		}
 		for _, p := range below {
 			if err := kill(p); err != nil && !errors.Is(err, seat.ErrProcessGone) {
@@ -195,14 +110,32 @@ func sweepTree(ctx context.Context, custody seat.Identity) (sweep, error) {
 				sw.killed = append(sw.killed, sdk.Killed{PID: p.pid, Command: p.comm, Signal: "SIGKILL"})
 			}
 		}
-		if pause(ctx, pollEvery) != nil {
-			return sw, nil
+		if pause(bound, pollEvery) != nil {
+			return sw, over(ctx)
 		}
 	}
-	if err := endProcess(ctx, custody); err != nil {
-		sw.left = append(sw.left, err.Error())
+}
+
+// belowCustody returns the living processes below a custody process, which must live.
+func belowCustody(custody seat.Identity) ([]proc, error) {
+	table, err := processTable()
+	if err != nil {
+		return nil, err
 	}
-	return sw, nil
+	top, ok := table[custody.PID]
+	if !ok || top.dead() || top.ticks != custody.StartTicks {
+		return nil, fmt.Errorf("custody process %d ended while its tree was looked at", custody.PID)
+	}
+	return descendants(table, map[int]bool{custody.PID: true}), nil
+}
+
+// over returns an error once the caller has gone or its time is up. It is asked before everything that
+// reaches a process: whoever no longer waits for a stop must not have it go on behind his back.
+func over(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("the call ended before the seat did: %w", err)
+	}
+	return nil
 }
 
 // endProcess kills exactly the process id and waits until it is dead.

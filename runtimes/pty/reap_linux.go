@@ -19,7 +19,8 @@ import (
 // Reap ends a seat, proves its end, and (without req.Keep) removes its directory and socket. The rungs:
 // the polite signal, the grace, SIGKILL of the whole tree, the exit record, the end of the custody
 // process, a last search for processes by nonce. Each leaves one sentence in ReapReport.Evidence. A
-// seat that is already gone is success. A stop with sdk.StopNow hastens a graceful one under way.
+// seat that is already gone is success. A stop with sdk.StopNow hastens a graceful one under way. When
+// ctx ends no further rung is climbed and no signal is sent: a caller that died never asked for a kill.
 //
 // Errors: sdk.ErrUnproven (something may live; nothing was removed), sdk.ErrNotOurs, sdk.ErrStaleFence,
 // sdk.ErrUnavailable with sdk.OutcomeExecuted (ended and proven, and something could not be removed).
@@ -39,6 +40,9 @@ func (r *Runtime) Reap(ctx context.Context, req sdk.StopRequest) (sdk.ReapReport
 		return sdk.ReapReport{}, err
 	}
 	defer release()
+	if err := over(ctx); err != nil {
+		return sdk.ReapReport{}, unproven("%v; nothing was sent", err)
+	}
 	// Checked before the lock: a caller without a say must not hasten somebody's stop.
 	v, err := s.look(req.SeatID, req.Handle, req.Nonce)
 	if err == nil {
@@ -119,6 +123,9 @@ func (rp *reaping) run(ctx context.Context) error {
 
 // end makes the seat end, by the ladder when it answers and by its records when it does not.
 func (rp *reaping) end(ctx context.Context) error {
+	if err := over(ctx); err != nil {
+		return unproven("%v", err)
+	}
 	c, why, refusal := rp.v.dial(ctx, seat.RoleControl, rp.req.Fence)
 	if c == nil && refusal == nil {
 		if c, refusal = rp.wake(ctx); c == nil && refusal == nil {
@@ -145,6 +152,9 @@ func (rp *reaping) wake(ctx context.Context) (c *seat.Conn, refusal error) {
 		if live, _ := seat.Check(rp.custody); live != seat.Alive {
 			return nil, rp.reread()
 		}
+		if over(ctx) != nil {
+			return nil, nil
+		}
 		_ = seat.SignalExact(rp.custody, unix.SIGCONT)
 		if c, _, refusal = rp.v.dial(ctx, seat.RoleControl, rp.req.Fence); c != nil || refusal != nil {
 			return c, refusal
@@ -163,6 +173,9 @@ func (rp *reaping) reread() error { return rp.v.read() }
 // endSilent ends a seat that cannot be talked to.
 func (rp *reaping) endSilent(ctx context.Context, why string) error {
 	v := rp.v
+	if err := over(ctx); err != nil {
+		return unproven("%v; nothing was removed", err)
+	}
 	switch {
 	case !missing(v.exitErr) && v.exitErr != nil:
 		return unproven("%v; nothing was removed", v.exitErr)
@@ -216,37 +229,146 @@ func (rp *reaping) endUnstarted(ctx context.Context, why string) error {
 		}
 		return nil
 	}
+	if v.agentErr != nil && !missing(v.agentErr) {
+		return unproven("%v; nothing was removed", v.agentErr)
+	}
 	sw, err := rp.sweep(ctx)
 	if len(sw.killed) > 0 {
 		rp.report.Outcome = sdk.ReapStopped
 	}
+	if err == nil && len(sw.doubts) > 0 {
+		err = unproven("the seat is not proven gone: %s; nothing was removed", doubtful(sw.doubts))
+	}
 	return err
 }
 
-// endHung ends a seat whose custody process lives and does not answer even when it is woken.
+// endHung ends a seat whose custody process lives and cannot be talked to even when it is woken.
 func (rp *reaping) endHung(ctx context.Context, why string) error {
-	rp.evidence("custody process %d lives and does not answer (%s)", rp.custody.PID, why)
-	sw, err := sweepTree(ctx, rp.custody)
-	rp.report.Killed = append(rp.report.Killed, sw.killed...)
-	if err != nil {
+	if err := over(ctx); err != nil {
 		return unproven("%v; nothing was removed", err)
 	}
-	if len(sw.left) > 0 {
-		return unproven("processes of the seat resist: %s; nothing was removed", strings.Join(sw.left, "; "))
+	rp.evidence("custody process %d lives and does not answer (%s)", rp.custody.PID, why)
+	sw, err := rp.killTree(ctx)
+	if err != nil {
+		return err
 	}
 	rp.report.Outcome = sdk.ReapStopped
-	rp.evidence("killed %d processes below custody process %d until none was left, then custody itself", len(sw.killed), rp.custody.PID)
-	if !rp.v.exists {
-		return nil
+	if rp.v.exists {
+		// Custody that only cannot be reached still reaps the agent, and knows how it ended.
+		known, err := rp.awaitRecord(ctx)
+		if err != nil {
+			return err
+		}
+		if known {
+			rp.took(rp.v.exit)
+		} else {
+			x := record.Exit{Asked: true, Evidence: record.EvidenceCustodyLost, Detail: "custody did not answer and was killed with its whole tree"}
+			if err := rp.write(x, sw); err != nil {
+				return unproven("nothing below custody process %d lives, and %v", rp.custody.PID, err)
+			}
+		}
 	}
-	x := record.Exit{CustodyID: rp.v.id, Nonce: rp.v.nonce, At: time.Now().UTC(), Asked: true, Evidence: record.EvidenceCustodyLost, Detail: "custody did not answer and was killed with its whole tree"}
+	if err := rp.endCustody(ctx); err != nil {
+		return err
+	}
+	rp.evidence("killed %d processes below custody process %d until none was left, then custody itself", len(sw.killed), rp.custody.PID)
+	return nil
+}
+
+// endUnwritten ends a seat whose agent is dead and whose custody process answers and has not told the
+// exit for a while: most likely it cannot be written. Custody holds the only copy of it, so it is left
+// alone until there is another. told means that custody has written it after all.
+func (rp *reaping) endUnwritten(ctx context.Context, now seat.Status, asked bool) (told bool, err error) {
+	sw, err := rp.killTree(ctx)
+	if err != nil {
+		return false, err
+	}
+	if told, err = rp.awaitRecord(ctx); told || err != nil {
+		return told, err
+	}
+	x := record.Exit{Asked: asked, Evidence: seat.EvidenceReaped, Detail: "recorded by the runtime: custody could not write it"}
+	if now.CodeKnown {
+		code := int(now.Code)
+		x.Code = &code
+		if now.Signal != 0 {
+			x.Signal = unix.SignalName(unix.Signal(now.Signal))
+		}
+	}
+	if err := rp.write(x, sw); err != nil {
+		return false, unproven("the agent has ended (%s), and %v", describe(x), err)
+	}
+	rp.evidence("exit record of %s: %s", rp.v.exit.At.Format(time.RFC3339), describe(rp.v.exit))
+	return false, rp.endCustody(ctx)
+}
+
+// killTree ends what lives below custody.
+func (rp *reaping) killTree(ctx context.Context) (sweep, error) {
+	sw, err := killBelow(ctx, rp.custody)
+	rp.report.Killed = append(rp.report.Killed, sw.killed...)
+	if err != nil {
+		return sw, unproven("%v; nothing was removed", err)
+	}
+	if len(sw.left) > 0 {
+		return sw, unproven("processes of the seat resist: %s; nothing was removed", strings.Join(sw.left, "; "))
+	}
+	return sw, nil
+}
+
+// awaitRecord waits for the exit record that custody writes.
+func (rp *reaping) awaitRecord(ctx context.Context) (known bool, err error) {
+	for until := time.Now().Add(recordWait); ; {
+		if err := rp.reread(); err != nil {
+			return false, err
+		}
+		switch {
+		case rp.v.exitErr == nil:
+			return true, nil
+		case !missing(rp.v.exitErr):
+			return false, unproven("%v; nothing was removed", rp.v.exitErr)
+		case !rp.v.exists || time.Now().After(until):
+			return false, nil
+		}
+		if live, _ := seat.Check(rp.custody); live != seat.Alive {
+			return false, nil
+		}
+		if pause(ctx, pollEvery) != nil {
+			return false, unproven("%v; nothing was removed", over(ctx))
+		}
+	}
+}
+
+// write records an end that custody did not, and takes it into the report, also when it cannot be
+// written. The error names the directory and what helps.
+func (rp *reaping) write(x record.Exit, sw sweep) error {
+	x.CustodyID, x.Nonce, x.At = rp.v.id, rp.v.nonce, time.Now().UTC()
 	for _, k := range sw.killed {
 		x.Reaped = append(x.Reaped, record.Killed(k))
 	}
+	rp.report.Exit, rp.v.exit = exitOf(x), x
+	if !rp.v.exists {
+		return nil
+	}
 	if err := record.WriteExit(rp.v.dir, x); err != nil {
+		return fmt.Errorf("its exit record cannot be written: %s (%w); %s and stop it again: until then custody process %d holds what is known of its end; nothing was removed",
+			reasonOf(err), err, fixOf(err, rp.v.dir), rp.custody.PID)
+	}
+	// Custody may have been first: its record knows more.
+	if first, err := record.ReadExit(rp.v.dir); err == nil {
+		rp.report.Exit, rp.v.exit = exitOf(first), first
+	}
+	return nil
+}
+
+// endCustody kills a custody process that has nothing below it and nothing to tell any more.
+func (rp *reaping) endCustody(ctx context.Context) error {
+	if err := over(ctx); err != nil {
 		return unproven("%v; nothing was removed", err)
 	}
-	rp.report.Exit = exitOf(x)
+	bound, cancel := context.WithTimeout(ctx, survivorWait)
+	defer cancel()
+	if err := endProcess(bound, rp.custody); err != nil {
+		return unproven("processes of the seat resist: %v; nothing was removed", err)
+	}
 	return nil
 }
 
@@ -258,9 +380,9 @@ func (rp *reaping) took(x record.Exit) {
 	}
 }
 
-// sweep kills what carries the nonce and turns survivors into ErrUnproven.
+// sweep kills what is provably the seat's and turns survivors into ErrUnproven. Doubts are the caller's.
 func (rp *reaping) sweep(ctx context.Context) (sweep, error) {
-	sw, err := sweepNonce(ctx, rp.v.nonce)
+	sw, err := hunt(ctx, rp.v.quarry())
 	rp.report.Killed = append(rp.report.Killed, sw.killed...)
 	switch {
 	case err != nil:
@@ -268,7 +390,7 @@ func (rp *reaping) sweep(ctx context.Context) (sweep, error) {
 	case len(sw.left) > 0:
 		return sw, unproven("processes of the seat resist: %s; nothing was removed", strings.Join(sw.left, "; "))
 	case len(sw.killed) > 0:
-		rp.evidence("killed %d processes that carried the seat's nonce; no process carries it now", len(sw.killed))
+		rp.evidence("killed %d processes that were the seat's; no process carries its nonce now", len(sw.killed))
 	default:
 		rp.evidence("no process carries the seat's nonce")
 	}
@@ -278,6 +400,9 @@ func (rp *reaping) sweep(ctx context.Context) (sweep, error) {
 // prove waits for the end of the custody process and looks for escapees. After it nothing of the seat
 // lives, or an error says what may.
 func (rp *reaping) prove(ctx context.Context) error {
+	if err := over(ctx); err != nil {
+		return unproven("%v; nothing was removed", err)
+	}
 	if rp.custody.PID != 0 {
 		if err := rp.custodyGone(ctx); err != nil {
 			return err
@@ -286,6 +411,8 @@ func (rp *reaping) prove(ctx context.Context) error {
 	if err := fpReapGone.Hit(); err != nil {
 		return unproven("%v", err)
 	}
+	// The proof stands already, by the exit record or by the hunt that wrote it: here only what
+	// contradicts it counts.
 	if rp.v.nonce != "" && rp.report.Outcome != sdk.ReapAbsent {
 		if _, err := rp.sweep(ctx); err != nil {
 			return err
@@ -305,8 +432,11 @@ func (rp *reaping) custodyGone(ctx context.Context) error {
 		rp.evidence("custody process %d is gone", rp.custody.PID)
 		return nil
 	}
+	if err := over(ctx); err != nil {
+		return unproven("%v; nothing was removed", err)
+	}
 	// The tree below it is proven gone by its exit record, so nothing is lost with it.
-	kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), survivorWait)
+	kctx, cancel := context.WithTimeout(ctx, survivorWait)
 	defer cancel()
 	if err := endProcess(kctx, rp.custody); err != nil {
 		return unproven("%v; nothing was removed", err)

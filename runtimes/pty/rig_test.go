@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,6 +37,8 @@ import (
 const (
 	asRuntimeEnv = "COTAL_PTY_TEST_RUNTIME" // a pluginConfig in JSON
 	asInitEnv    = "COTAL_PTY_TEST_INIT"    // mount /proc first: it is process 1 of a namespace
+	plainEnv     = "COTAL_PTY_TEST_PLAIN"   // give up the right to read what other processes hide
+	hiddenEnv    = "COTAL_PTY_TEST_HIDDEN"  // be no runtime, but a process that hides its environment; a pid file
 )
 
 // built holds the real programs, in a directory that is a bundle.
@@ -44,6 +47,9 @@ var built struct {
 }
 
 func TestMain(m *testing.M) {
+	if pidfile := os.Getenv(hiddenEnv); pidfile != "" {
+		hide(pidfile)
+	}
 	if text := os.Getenv(asRuntimeEnv); text != "" {
 		serveRuntime(text)
 		return
@@ -411,6 +417,17 @@ func serveRuntime(text string) {
 	fail := func(err error) {
 		fmt.Fprintln(os.Stderr, "runtime process:", err)
 		os.Exit(1)
+	}
+	if os.Getenv(plainEnv) != "" && os.Geteuid() == 0 {
+		// Capabilities belong to a thread, and this one becomes the whole process.
+		runtime.LockOSThread()
+		os.Unsetenv(plainEnv)
+		for _, right := range []uintptr{unix.CAP_SYS_PTRACE, unix.CAP_PERFMON, unix.CAP_SYS_ADMIN} {
+			if err := unix.Prctl(unix.PR_CAPBSET_DROP, right, 0, 0, 0); err != nil {
+				fail(err)
+			}
+		}
+		fail(syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
 	}
 	if os.Getenv(asInitEnv) != "" {
 		if err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("proc", "/proc", "proc", 0, "")); err != nil {

@@ -35,6 +35,7 @@ type handleState struct {
 var seatFiles = []string{
 	record.TokenFile, record.SeatFile, record.SeatFile + ".tmp", record.RingFile,
 	record.LogFile, record.LogFile + ".1", record.ExitFile, record.ExitFile + ".tmp",
+	record.AgentFile,
 }
 
 // Spawn starts the custody process of a seat and returns once it is prepared: directory, terminal and
@@ -44,7 +45,7 @@ var seatFiles = []string{
 //
 // Errors: sdk.ErrInvalid, sdk.ErrUnavailable, sdk.ErrStaleFence.
 func (r *Runtime) Spawn(ctx context.Context, req sdk.SpawnRequest) (sdk.Handle, error) {
-	s, err := r.settings()
+	s, err := r.spawnSettings()
 	if err != nil {
 		return sdk.Handle{}, err
 	}
@@ -179,7 +180,7 @@ func (s *settings) existing(ctx context.Context, dir *os.File, req sdk.SpawnRequ
 				continue
 			}
 		}
-		sw, err := sweepNonce(ctx, req.Nonce)
+		sw, err := hunt(ctx, quarry{nonce: req.Nonce})
 		if err != nil || len(sw.left) > 0 {
 			return h, true, unavailable("an interrupted spawn of seat %s left processes: %v %s", req.SeatID, err, strings.Join(sw.left, "; "))
 		}
@@ -308,7 +309,7 @@ func (sp *spawning) undo(first error) error {
 	note(fpSpawnUndo.Hit())
 	if sp.child != nil {
 		note(sp.child.kill(ctx))
-		sw, err := sweepNonce(ctx, sp.req.Nonce)
+		sw, err := hunt(ctx, quarry{nonce: sp.req.Nonce})
 		note(err)
 		for _, left := range sw.left {
 			failed = append(failed, "process "+left)

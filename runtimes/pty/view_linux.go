@@ -30,6 +30,8 @@ type view struct {
 	intentErr error
 	exit      record.Exit
 	exitErr   error
+	agent     record.Agent
+	agentErr  error
 	token     []byte
 	tokenErr  error
 
@@ -65,7 +67,7 @@ func (v *view) read() error {
 	case errors.Is(err, fs.ErrNotExist):
 		v.exists = false
 		gone := &fs.PathError{Op: "open", Path: v.dir, Err: fs.ErrNotExist}
-		v.recErr, v.intentErr, v.exitErr, v.tokenErr = gone, gone, gone, gone
+		v.recErr, v.intentErr, v.exitErr, v.agentErr, v.tokenErr = gone, gone, gone, gone, gone
 		return nil
 	case err != nil:
 		return unavailable("%v", err)
@@ -77,6 +79,7 @@ func (v *view) read() error {
 	v.exit, v.exitErr = record.ReadExit(v.dir)
 	v.rec, v.recErr = record.ReadSeat(v.dir)
 	v.intent, v.intentErr = record.ReadIntent(v.dir)
+	v.agent, v.agentErr = record.ReadAgent(v.dir)
 	v.token, v.tokenErr = record.ReadToken(v.dir)
 	switch {
 	case v.recErr == nil:
@@ -147,6 +150,18 @@ func (v *view) identity() (id seat.Identity, known bool) {
 	}
 	id = seatIdentity(v.state.Seat)
 	return id, id.PID > 0 && id.StartTicks > 0 && id.BootID != ""
+}
+
+// quarry returns what leads to the seat's processes once custody cannot tell.
+func (v *view) quarry() quarry {
+	q := quarry{nonce: v.nonce}
+	if id, known := v.identity(); known {
+		q.custody = id
+	}
+	if v.agentErr == nil {
+		q.agent = v.agent
+	}
+	return q
 }
 
 // socket returns where the seat listens, or would.
@@ -230,16 +245,75 @@ func (v *view) live(s seat.Status) (sdk.SeatStatus, bool) {
 	case seat.StateRunning:
 		st.State = sdk.SeatRunning
 	case seat.StateDraining:
-		st.State, st.Reason = sdk.SeatRunning, "the agent has ended; the rest of its tree is being ended"
+		// Not exited before its exit is durable, and no agent to show a pid of.
+		st.State, st.Agent, st.Reason = sdk.SeatRunning, sdk.Identity{}, v.draining(s.Seat)
 	default:
 		return st, false
 	}
 	return st, true
 }
 
+// draining says in words why the end of an agent is not told yet.
+func (v *view) draining(custody seat.Identity) string {
+	const ended = "the agent has ended; "
+	if below, err := belowCustody(custody); err != nil || len(below) > 0 {
+		return ended + "the rest of its tree is being ended"
+	}
+	if err := v.probe(); err != nil {
+		return ended + "its exit record cannot be written: " + reasonOf(err) + "; " + fixOf(err, v.dir)
+	}
+	return ended + "its exit is being recorded"
+}
+
+// probe reports whether the seat's directory takes a file of the size of an exit record. It leaves none.
+func (v *view) probe() error {
+	fd, err := unix.Open(v.dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) { // a file system without nameless files
+		return probeNamed(v.dir)
+	}
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), v.dir)
+	_, err = f.Write(make([]byte, probeBytes))
+	return errors.Join(err, f.Close())
+}
+
+const probeBytes = 16 << 10 // an exit record with all it may name
+
+func probeNamed(dir string) error {
+	f, err := os.CreateTemp(dir, ".probe-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(make([]byte, probeBytes))
+	return errors.Join(err, f.Close())
+}
+
+// reasonOf puts the failure of a write into the words of an operator.
+func reasonOf(err error) string {
+	switch {
+	case errors.Is(err, unix.ENOSPC):
+		return "no space"
+	case errors.Is(err, unix.EDQUOT):
+		return "over quota"
+	}
+	return err.Error()
+}
+
+// fixOf says what helps against it.
+func fixOf(err error, dir string) string {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return "free space on the file system of " + dir
+	}
+	return "make " + dir + " writable"
+}
+
 // dial connects to the seat, which proves that it lives. A nil connection with a nil refusal means
 // that nobody was reached, and why says so; that proves nothing. A refusal is an answer: something
-// lives behind the socket.
+// lives behind the socket. That all its connections are taken is none: a place may get free, so it is
+// tried again until the time is up.
 func (v *view) dial(ctx context.Context, role seat.Role, fence uint64) (c *seat.Conn, why string, refusal error) {
 	if v.tokenErr != nil {
 		if _, err := os.Lstat(v.socket()); missing(err) {
@@ -250,6 +324,16 @@ func (v *view) dial(ctx context.Context, role seat.Role, fence uint64) (c *seat.
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	c, err := seat.Dial(ctx, seat.DialConfig{Socket: v.socket(), Token: v.token, Role: role, Fence: fence, From: seat.FromLive})
+	for errors.Is(err, seat.ErrLimit) {
+		full := err
+		if pause(ctx, pollEvery) != nil {
+			return nil, fmt.Sprintf("no connection was free at %s within %s: %v", v.socket(), dialTimeout, full), nil
+		}
+		c, err = seat.Dial(ctx, seat.DialConfig{Socket: v.socket(), Token: v.token, Role: role, Fence: fence, From: seat.FromLive})
+		if err != nil && ctx.Err() != nil {
+			err = full // the time was up in the middle of a try
+		}
+	}
 	var e *seat.Error
 	switch {
 	case errors.As(err, &e) && e.Code != seat.CodeClosed:

@@ -90,11 +90,16 @@ func (w *watch) follow(ctx context.Context) (heard bool, err error) {
 		return false, nil
 	}
 	defer c.Close()
-	ctx, cancel := context.WithCancel(ctx)
+	run, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var failed error
+	var redo *time.Timer
 	news := func(now seat.Status) {
 		st, ok := v.live(now)
+		if now.State == seat.StateDraining && redo == nil {
+			// Why the end of its agent is not told may change without a word of the seat.
+			redo = time.AfterFunc(drainLook, cancel)
+		}
 		if failed == nil && ok {
 			if failed = w.tell(st); failed != nil {
 				cancel()
@@ -102,7 +107,10 @@ func (w *watch) follow(ctx context.Context) (heard bool, err error) {
 		}
 	}
 	news(c.Welcome())
-	_ = c.Run(ctx, seat.Handler{Status: news})
+	_ = c.Run(run, seat.Handler{Status: news})
+	if redo != nil {
+		redo.Stop()
+	}
 	if failed != nil {
 		return true, failed
 	}

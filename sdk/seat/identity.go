@@ -9,11 +9,13 @@ type Identity struct {
 	BootID     string // /proc/sys/kernel/random/boot_id
 }
 
-// Proc is one process found by FindByNonce.
+// Proc is one process found by FindByNonce, SearchNonce or Descendants.
 type Proc struct {
 	Identity
-	PPID int
-	Comm string
+	PPID    int
+	Session int // SearchNonce only
+	TTY     int // SearchNonce only: device number of the controlling terminal, 0 for none
+	Comm    string
 }
 
 // Liveness is the verdict of Check.

@@ -16,6 +16,8 @@ type Stat struct {
 	Comm       string
 	State      byte // 'Z' and 'X' are dead
 	PPID       int
+	Session    int // the number of the session's leader; not reused while the session has a member
+	TTY        int // device number of the controlling terminal, 0 for none
 	StartTicks uint64
 }
 
@@ -58,11 +60,19 @@ func parseStat(s string) (Stat, error) {
 	if err != nil {
 		return Stat{}, errors.New("parse stat: parent is not a number")
 	}
+	session, err := strconv.Atoi(f[3])
+	if err != nil {
+		return Stat{}, errors.New("parse stat: session is not a number")
+	}
+	tty, err := strconv.Atoi(f[4])
+	if err != nil {
+		return Stat{}, errors.New("parse stat: terminal is not a number")
+	}
 	ticks, err := strconv.ParseUint(f[19], 10, 64)
 	if err != nil {
 		return Stat{}, errors.New("parse stat: start time is not a number")
 	}
-	return Stat{Comm: s[open+1 : end], State: f[0][0], PPID: ppid, StartTicks: ticks}, nil
+	return Stat{Comm: s[open+1 : end], State: f[0][0], PPID: ppid, Session: session, TTY: tty, StartTicks: ticks}, nil
 }
 
 // SelfIdentity identifies this process.
@@ -140,42 +150,69 @@ func SignalExact(id Identity, sig syscall.Signal) error {
 }
 
 // FindByNonce lists processes of this user whose environment holds COTAL_SEAT_NONCE=nonce, this
-// process excepted. A program can erase its environment: absence here proves nothing.
+// process excepted. A program can erase its environment or hide it: absence here proves nothing.
 func FindByNonce(nonce string) ([]Proc, error) {
+	found, _, err := SearchNonce(nonce)
+	return found, err
+}
+
+// SearchNonce is FindByNonce that also returns the living processes of this user whose environment may
+// not be read (they switched PR_SET_DUMPABLE off, or run a program that does): they may carry the nonce.
+func SearchNonce(nonce string) (found, hidden []Proc, err error) {
 	boot, err := bootID()
 	if err != nil {
-		return nil, errors.New("read boot id: " + err.Error())
+		return nil, nil, errors.New("read boot id: " + err.Error())
 	}
 	pids, err := Processes()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	want := NonceVar + "=" + nonce + "\x00"
-	self := os.Getpid()
-	var found []Proc
+	self, uid := os.Getpid(), os.Geteuid()
 	for _, pid := range pids {
 		if pid == self {
 			continue
 		}
 		env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-		if err != nil { // another user's, or gone
+		secret := err != nil
+		switch {
+		case secret && (errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) || !ofUser(pid, uid)):
 			continue
-		}
-		s := "\x00" + string(env) + "\x00"
-		if !strings.Contains(s, "\x00"+want) {
+		case !secret && !strings.Contains("\x00"+string(env)+"\x00", "\x00"+want):
 			continue
 		}
 		st, err := ReadProc(pid)
 		if err != nil || st.State == 'Z' || st.State == 'X' {
 			continue
 		}
-		found = append(found, Proc{
+		p := Proc{
 			Identity: Identity{PID: pid, StartTicks: st.StartTicks, BootID: boot},
-			PPID:     st.PPID,
-			Comm:     st.Comm,
-		})
+			PPID:     st.PPID, Session: st.Session, TTY: st.TTY, Comm: st.Comm,
+		}
+		if secret {
+			hidden = append(hidden, p)
+		} else {
+			found = append(found, p)
+		}
 	}
-	return found, nil
+	return found, hidden, nil
+}
+
+// ofUser reports whether a process runs for the user, by its real or its effective id. The owner of its
+// files in /proc does not tell: they are root's when the process is not dumpable.
+func ofUser(pid, uid int) bool {
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(status)) {
+		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
+			f := strings.Fields(ids)
+			want := strconv.Itoa(uid)
+			return len(f) >= 2 && (f[0] == want || f[1] == want)
+		}
+	}
+	return false
 }
 
 // Processes lists the numbers of all processes visible in /proc.

@@ -19,6 +19,9 @@ func SignalExact(Identity, syscall.Signal) error { return ErrUnsupported }
 // FindByNonce is not supported here.
 func FindByNonce(string) ([]Proc, error) { return nil, ErrUnsupported }
 
+// SearchNonce is not supported here.
+func SearchNonce(string) (found, hidden []Proc, err error) { return nil, nil, ErrUnsupported }
+
 // Descendants is not supported here.
 func Descendants(int) ([]Proc, error) { return nil, ErrUnsupported }
 
@@ -30,5 +33,7 @@ type Stat struct {
 	Comm       string
 	State      byte
 	PPID       int
+	Session    int
+	TTY        int
 	StartTicks uint64
 }
