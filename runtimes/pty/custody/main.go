@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -51,14 +52,14 @@ func Main(args []string) int {
 	s := &server{
 		id:      args[1],
 		launch:  &l,
-		drained: make(chan struct{}, 1),
 		outEnd:  make(chan struct{}),
 		spillCh: make(chan struct{}, 1),
+		typeCh:  make(chan struct{}, 1),
 		state:   seat.StatePrepared,
 		fence:   l.Fence,
 		reaper:  reaper{wake: make(chan struct{}, 1)},
-		input:   input{wake: make(chan struct{}, 1)},
 	}
+	s.drained = sync.NewCond(&s.mu)
 	if code, err := s.prepare(); err != nil {
 		return fail(code, err)
 	}

@@ -5,6 +5,7 @@ package custody
 import (
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -62,7 +63,7 @@ func (s *server) accept() {
 	}
 }
 
-func sendRefusal(fd int, e *seat.Error) { sendNow(fd, seat.AppendError(nil, 0, e)) }
+func sendRefusal(fd int, e *seat.Error) { _, _ = sendNow(fd, seat.AppendError(nil, 0, e)) }
 
 // serve handles one connection to its end.
 func (s *server) serve(fd int) {
@@ -95,11 +96,7 @@ func (s *server) serve(fd int) {
 			err = s.request(c, t, p)
 		}
 		if err != nil {
-			var e *seat.Error
-			if errors.As(err, &e) {
-				c.answer(seat.AppendError(nil, 0, e))
-				c.flush()
-			}
+			s.lastWord(c, err)
 			break
 		}
 		// Answers that nobody reads must not pile up.
@@ -109,9 +106,17 @@ func (s *server) serve(fd int) {
 		}
 		s.mu.Unlock()
 	}
+}
+
+// lastWord ends a connection and says why, as far as the socket takes it now.
+func (s *server) lastWord(c *client, err error) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	var e *seat.Error
+	if errors.As(err, &e) && !c.closed {
+		_, _ = sendNow(c.fd, seat.AppendError(slices.Concat(c.rest, c.answers), 0, e))
+	}
 	c.drop()
-	s.mu.Unlock()
 }
 
 // sameToken takes the same time whatever the difference.
@@ -141,7 +146,7 @@ func (s *server) hello(f *os.File, fd int, t seat.Type, p []byte) (*client, *sea
 			Text: "this seat speaks versions 1 to " + strconv.Itoa(int(seat.VersionMax)),
 		}
 	}
-	c := &client{s: s, f: f, fd: fd, role: h.Role &^ seat.RoleTakeover, fence: h.Fence}
+	c := &client{s: s, f: f, fd: fd, role: h.Role &^ seat.RoleTakeover, fence: h.Fence, handed: true}
 	c.cond = sync.NewCond(&s.mu)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,10 +171,11 @@ func (s *server) hello(f *os.File, fd int, t seat.Type, p []byte) (*client, *sea
 	}
 	c.cursor = min(h.From, s.ring.next)
 	c.resuming = c.cursor < s.ring.next
+	c.stalled = c.resuming
 	if h.Rows != 0 && h.Cols != 0 && s.maySize(c) == nil {
 		s.size(h.Rows, h.Cols)
 	}
-	s.clients = append(s.clients[:len(s.clients):len(s.clients)], c)
+	s.clients = append(s.clients, c)
 	s.news()
 	c.statusDue = false
 	c.answers = seat.AppendWelcome(c.answers, min(h.VersionMax, seat.VersionMax), s.status(c))
@@ -222,14 +228,13 @@ func (s *server) request(c *client, t seat.Type, p []byte) error {
 		return protocol("request without an id")
 	}
 	refusal := s.act(c, t, id, body)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
 	case refusal != nil:
 		c.answer(seat.AppendError(nil, id, refusal))
 	case t != seat.TypeInput: // INPUT is answered when the terminal has taken it
-		s.mu.Lock()
-		st := s.status(c)
-		s.mu.Unlock()
-		c.answer(seat.AppendStatus(nil, id, st))
+		c.answer(seat.AppendStatus(nil, id, s.status(c)))
 	}
 	if t == seat.TypeAckExit && refusal == nil {
 		go s.end(0)
@@ -240,6 +245,8 @@ func (s *server) request(c *client, t seat.Type, p []byte) error {
 func (s *server) act(c *client, t seat.Type, id uint32, body []byte) *seat.Error {
 	switch t {
 	case seat.TypeInput:
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		return s.typeIn(c, id, body)
 	case seat.TypeGet:
 		return nil

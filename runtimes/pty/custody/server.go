@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk/seat"
@@ -22,55 +23,55 @@ const (
 
 // server is one seat.
 type server struct {
-	id      string
-	launch  *seat.Launch
-	self    seat.Identity
-	log     *logFile
-	listen  *os.File
-	reaper  reaper
-	input   input
-	modes   terminal.ModeScanner // used by the pty reader alone
-	drained chan struct{}        // wakes a pty reader that waits for a viewer
-	outEnd  chan struct{}        // closed when the pty reader has ended
-	spillCh chan struct{}        // wakes the spill
+	id       string
+	launch   *seat.Launch
+	self     seat.Identity
+	log      *logFile
+	listen   *os.File
+	reaper   reaper
+	modes    terminal.ModeScanner // used by the pty reader alone, as is what follows
+	second   time.Time            // the second it counts its waiting in
+	patience time.Duration        // what is left of that
+	modeBits atomic.Uint32
+	outEnd   chan struct{} // closed when the pty reader has ended
+	spillCh  chan struct{} // wakes the spill
+	typeCh   chan struct{} // wakes the input queue
 
 	commitMu sync.Mutex // one COMMIT at a time
 
-	mu       sync.Mutex // guards everything below
-	state    seat.State
-	pty      *terminalPair
-	ring     *ring
-	spill    *spill
-	clients  []*client // replaced, never changed in place: the pty reader iterates without the lock
-	writer   *client   // holder of the writer lease
-	fence    uint64
-	agent    seat.Identity
-	exit     seat.ExitRecord
-	asked    bool
-	execErr  string // the last failed exec
-	rows     uint16
-	cols     uint16
-	modeBits uint32
-	waiting  bool // the pty reader waits for a viewer
-	ending   bool
+	mu      sync.Mutex // guards everything below
+	state   seat.State
+	pty     *terminalPair
+	ring    *ring
+	spill   *spill
+	drained *sync.Cond // a connection has caught up, or has gone
+	clients []*client
+	queue   []typed // input the terminal has not taken
+	line    int     // bytes of the unfinished line, while the terminal is in canonical mode
+	writer  *client // holder of the writer lease
+	fence   uint64
+	agent   seat.Identity
+	exit    seat.ExitRecord
+	asked   bool
+	execErr string // the last failed exec
+	rows    uint16
+	cols    uint16
+	ending  bool
 }
 
 // status is called with mu held. c is the connection it is for, nil for none.
 func (s *server) status(c *client) seat.Status {
 	st := seat.Status{
 		State:        s.state,
-		First:        s.ring.first,
+		First:        s.oldest(),
 		Next:         s.ring.next,
 		Seat:         s.self,
 		Agent:        s.agent,
 		Rows:         s.rows,
 		Cols:         s.cols,
-		Modes:        s.modeBits,
+		Modes:        s.modeBits.Load(),
 		Fence:        s.fence,
-		InputPending: uint32(s.input.pending.Load()),
-	}
-	if first, next := s.spill.span(); first < st.First && next >= st.First {
-		st.First = first
+		InputPending: uint32(s.untyped()),
 	}
 	if s.state == seat.StateExited {
 		st.Code, st.CodeKnown = int32(s.exit.Code), s.exit.CodeKnown
@@ -102,7 +103,7 @@ func (s *server) status(c *client) seat.Status {
 func (s *server) news() {
 	for _, c := range s.clients {
 		c.statusDue = true
-		c.cond.Broadcast()
+		c.push()
 	}
 }
 
@@ -169,7 +170,7 @@ func (s *server) commit() *seat.Error {
 	s.mu.Unlock()
 	s.log.say("agent started, pid " + strconv.Itoa(s.agent.PID))
 	go s.readTerminal()
-	go s.input.run(s)
+	go s.typeLoop(s.pty)
 	s.reaper.kick() // it may have ended before anyone looked
 	if err := fpAfterExec.Hit(); err != nil {
 		return &seat.Error{Code: seat.CodeInternal, Outcome: seat.OutcomeExecuted, Text: err.Error()}
@@ -208,11 +209,11 @@ func (s *server) finish(x seat.ExitRecord) {
 	s.commitMu.Lock() // it may have ended before the commit has said that it runs
 	s.mu.Lock()
 	s.state, _, _ = step(s.state, evReaped)
+	s.abandonInput()
 	s.news()
 	s.mu.Unlock()
 	s.commitMu.Unlock()
 	s.log.say("agent ended, code " + strconv.Itoa(x.Code) + " " + x.Signal)
-	s.input.abandon()
 	s.reaper.endTree(s, &x)
 	select {
 	case <-s.outEnd:
@@ -288,7 +289,7 @@ func (s *server) owed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.clients {
-		if c.busy || c.due() {
+		if c.due() {
 			return true
 		}
 	}
