@@ -81,19 +81,18 @@ func (c *client) push() {
 // writeLoop sends what push could not, and closes the connection once it was dropped.
 func (c *client) writeLoop() {
 	raw, err := c.f.SyscallConn()
-	for err == nil && c.awaitTurn() {
-		err = raw.Write(func(uintptr) bool { return c.catchUp() })
-	}
-	_ = c.f.Close()
-}
-
-func (c *client) awaitTurn() bool {
 	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	for !c.closed && !c.handed {
-		c.cond.Wait()
+	for err == nil && !c.closed {
+		if !c.handed {
+			c.cond.Wait()
+			continue
+		}
+		c.s.mu.Unlock()
+		err = raw.Write(func(uintptr) bool { return c.catchUp() })
+		c.s.mu.Lock()
 	}
-	return !c.closed
+	c.s.mu.Unlock()
+	_ = c.f.Close()
 }
 
 // catchUp sends until nothing is due. It returns false when it has to wait for room in the socket.

@@ -23,8 +23,14 @@ type typed struct {
 // The kernel takes about 4 KiB from a program that does not read; up to 64 KiB wait here, and more is
 // refused as busy. mu is held.
 func (s *server) typeIn(c *client, id uint32, p []byte) *seat.Error {
-	if refusal := s.mayType(c); refusal != nil {
-		return refusal
+	if !c.role.Has(seat.RoleInput) {
+		return forbidden("this connection is read-only")
+	}
+	if e := s.stale(c); e != nil {
+		return e
+	}
+	if s.state != seat.StateRunning {
+		return seat.Refuse(seat.CodeNotRunning, "the seat is "+s.state.String())
 	}
 	if len(p) > seat.MaxInput {
 		return seat.Refuse(seat.CodeTooLarge, "an INPUT frame holds 65536 bytes")
@@ -43,20 +49,6 @@ func (s *server) typeIn(c *client, id uint32, p []byte) *seat.Error {
 	s.queue = append(s.queue, typed{c: c, id: id, p: append([]byte(nil), p...)})
 	if !s.typeSome() {
 		kick(s.typeCh)
-	}
-	return nil
-}
-
-// mayType checks rights and state. mu is held.
-func (s *server) mayType(c *client) *seat.Error {
-	if !c.role.Has(seat.RoleInput) {
-		return forbidden("this connection is read-only")
-	}
-	if err := s.stale(c); err != nil {
-		return err
-	}
-	if s.state != seat.StateRunning {
-		return seat.Refuse(seat.CodeNotRunning, "the seat is "+s.state.String())
 	}
 	return nil
 }
@@ -92,15 +84,11 @@ func (s *server) typeSome() bool {
 
 // typeLoop writes what the terminal did not take at once.
 func (s *server) typeLoop(pty *terminalPair) {
-	raw, err := pty.file.SyscallConn()
-	if err != nil {
-		return
-	}
 	for range s.typeCh {
 		for empty := false; !empty; {
 			// The deadline is for a wake-up that the kernel gave before there was room.
 			_ = pty.file.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
-			err := raw.Write(func(uintptr) bool {
+			err := pty.raw.Write(func(uintptr) bool {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				empty = s.typeSome()
@@ -129,6 +117,7 @@ func lineAfter(n int, p []byte, t *unix.Termios) (int, bool) {
 		return 0, true
 	}
 	special := func(i int, c byte) bool { return t.Cc[i] != 0 && t.Cc[i] == c }
+	flushes := t.Lflag&unix.ISIG != 0 && t.Lflag&unix.NOFLSH == 0
 	quoted := false
 	for _, c := range p {
 		switch {
@@ -139,13 +128,9 @@ func lineAfter(n int, p []byte, t *unix.Termios) (int, bool) {
 			continue
 		case c == '\n' && t.Iflag&unix.INLCR == 0,
 			c == '\r' && t.Iflag&unix.ICRNL != 0,
-			special(unix.VEOL, c), special(unix.VEOL2, c), special(unix.VEOF, c):
-			n = 0
-		case t.Lflag&unix.ISIG != 0 && t.Lflag&unix.NOFLSH == 0 &&
-			(special(unix.VINTR, c) || special(unix.VQUIT, c) || special(unix.VSUSP, c)):
-			n = 0 // the line is thrown away
-		case special(unix.VKILL, c):
-			n = 0
+			special(unix.VEOL, c), special(unix.VEOL2, c), special(unix.VEOF, c), special(unix.VKILL, c),
+			flushes && (special(unix.VINTR, c) || special(unix.VQUIT, c) || special(unix.VSUSP, c)):
+			n = 0 // the line is complete, or thrown away
 		case special(unix.VERASE, c):
 			n = max(n-1, 0)
 		case special(unix.VLNEXT, c) && t.Lflag&unix.IEXTEN != 0:

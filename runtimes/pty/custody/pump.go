@@ -18,23 +18,16 @@ const (
 )
 
 // readTerminal drains the terminal into the ring until every slave is closed.
-func (s *server) readTerminal() {
+func (s *server) readTerminal(pty *terminalPair) {
 	defer close(s.outEnd)
-	s.mu.Lock()
-	pty, buf := s.pty, s.ring.space()
-	s.mu.Unlock()
-	raw, err := pty.file.SyscallConn()
-	if err != nil {
-		s.log.say("terminal: " + err.Error())
-		return
-	}
+	buf := s.ring.space()
 	var n int
 	var end bool
 	read := func(uintptr) bool {
 		n, end = gather(pty.fd, buf)
 		return n > 0 || end
 	}
-	for raw.Read(read) == nil && n > 0 { // EIO is the end of the output, not an error
+	for pty.raw.Read(read) == nil && n > 0 { // EIO is the end of the output, not an error
 		s.mu.Lock()
 		s.ring.put(n)
 		for _, c := range s.clients {
@@ -42,7 +35,7 @@ func (s *server) readTerminal() {
 		}
 		s.courtesy()
 		next := s.ring.space()
-		if s.ring.next-s.spill.next >= s.spill.batch {
+		if s.ring.next-s.spill.next >= s.ring.size()/4 {
 			kick(s.spillCh)
 		}
 		s.mu.Unlock()

@@ -4,6 +4,7 @@ package custody
 
 import (
 	"errors"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,6 +21,8 @@ type ring struct {
 }
 
 func newRing(size int) (*ring, error) {
+	page := os.Getpagesize()
+	size = (size + page - 1) / page * page
 	buf, err := unix.Mmap(-1, 0, size+reserve, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, errors.New("map output ring: " + err.Error())
@@ -60,10 +63,6 @@ func (r *ring) copyOut(p []byte, from uint64) int {
 
 // tail copies out up to n of the newest bytes.
 func (r *ring) tail(n int) []byte {
-	from := r.first
-	if r.next-from > uint64(n) {
-		from = r.next - uint64(n)
-	}
-	p := make([]byte, r.next-from)
-	return p[:r.copyOut(p, from)]
+	p := make([]byte, min(uint64(n), r.next-r.first))
+	return p[:r.copyOut(p, r.next-uint64(len(p)))]
 }

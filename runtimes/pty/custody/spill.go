@@ -13,33 +13,21 @@ import (
 const (
 	spillMagic  = "COTALRNG"
 	spillHeader = 4096
-	spillBatch  = 256 << 10 // written at once, unless the ring is small
+	spillBatch  = 256 << 10 // at most so much is written at once; less than any spill holds
 )
 
 // spill is the circular file that holds output older than the ring: one page of header (magic, u32
 // version, u64 capacity, u64 first, u64 next), then the bytes, offset o at o mod capacity. It is a
 // cursor into the ring that nobody waits for. The first failure switches it off.
 type spill struct {
-	path  string
-	cap   uint64
-	batch uint64
-	io    sync.Mutex // held by who writes
-	f     *os.File   // nil until the first write
+	path string
+	cap  uint64
+	io   sync.Mutex // held by who writes
+	f    *os.File   // nil until the first write
 
 	// Guarded by server.mu.
 	off         bool
 	first, next uint64 // readable: first..next-1
-}
-
-func newSpill(path string, capacity uint64, ringSize uint64) *spill {
-	return &spill{path: path, cap: capacity, batch: min(spillBatch, ringSize/4)}
-}
-
-// spillLoop writes output to disk before the ring gives it up.
-func (s *server) spillLoop() {
-	for range s.spillCh {
-		s.spillOut()
-	}
 }
 
 // spillOut writes everything that is not on disk yet, straight from the ring. The span is shrunk
@@ -54,7 +42,7 @@ func (s *server) spillOut() {
 		if sp.next < s.ring.first { // a hole: what is before it is given up
 			sp.first, sp.next = s.ring.first, s.ring.first
 		}
-		at, p := sp.next, s.ring.view(sp.next, int(sp.batch))
+		at, p := sp.next, s.ring.view(sp.next, spillBatch)
 		if len(p) == 0 {
 			return
 		}
