@@ -3,6 +3,7 @@
 package custody
 
 import (
+	"cmp"
 	"errors"
 	"strconv"
 	"syscall"
@@ -29,8 +30,7 @@ func (s *server) start() error {
 	pid, err := s.execute(pty.slave)
 	if err != nil {
 		// The child that failed was leader of the terminal's session: its end hung the terminal up.
-		fresh, perr := openTerminal(rows, cols)
-		if perr == nil {
+		if fresh, perr := openTerminal(rows, cols); perr == nil {
 			s.mu.Lock()
 			s.pty = fresh
 			s.mu.Unlock()
@@ -97,28 +97,17 @@ func (s *server) reapAgent() unix.WaitStatus {
 
 // reap waits for one child that has ended. It returns 0 when none has, and -1 when there is none.
 func reap() (pid int, ws unix.WaitStatus) {
-	for {
-		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
-		if err == unix.EINTR {
-			continue
-		}
-		return pid, ws
-	}
+	pid, _ = unix.Wait4(-1, &ws, unix.WNOHANG, nil)
+	return pid, ws
 }
 
 // exitOf returns the exit code as a shell counts it, and the name of the signal.
 func exitOf(ws unix.WaitStatus) (code int, signal string) {
-	if ws.Signaled() {
-		return 128 + int(ws.Signal()), signalName(ws.Signal())
+	if !ws.Signaled() {
+		return ws.ExitStatus(), ""
 	}
-	return ws.ExitStatus(), ""
-}
-
-func signalName(sig syscall.Signal) string {
-	if name := unix.SignalName(sig); name != "" {
-		return name
-	}
-	return "SIG" + strconv.Itoa(int(sig))
+	sig := ws.Signal()
+	return 128 + int(sig), cmp.Or(unix.SignalName(sig), "SIG"+strconv.Itoa(int(sig)))
 }
 
 var signals = map[seat.Action]unix.Signal{
@@ -131,19 +120,16 @@ var signals = map[seat.Action]unix.Signal{
 // signal acts on the running agent. It leads its own group, so one kill reaches it and the helpers
 // that stayed with it exactly once; the foreground group is another when it runs a job. mu is held.
 func (s *server) signal(a seat.Action) {
-	agent, foreground := s.agent.PID, s.pty.foreground()
-	if foreground != 0 {
-		_ = unix.Kill(-foreground, signals[a])
-	}
-	if a == seat.ActionInterrupt && foreground != 0 {
+	agent := s.agent.PID
+	foreground := cmp.Or(s.pty.foreground(), agent)
+	_ = unix.Kill(-foreground, signals[a])
+	if a == seat.ActionInterrupt {
 		return
 	}
 	if foreground != agent {
 		_ = unix.Kill(-agent, signals[a])
 	}
-	if a != seat.ActionInterrupt {
-		_ = unix.Kill(-agent, unix.SIGCONT) // a stopped program cannot end politely
-	}
+	_ = unix.Kill(-agent, unix.SIGCONT) // a stopped program cannot end politely
 }
 
 // killTree ends whatever is below this process now; what is forked meanwhile is ended with the
@@ -152,7 +138,8 @@ func (s *server) killTree() {
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	s.hurry.Store(true)
-	for _, p := range s.descendants() {
+	all, _ := seat.Descendants(s.self.PID)
+	for _, p := range all {
 		_ = seat.SignalExact(p.Identity, unix.SIGKILL)
 	}
 }
@@ -184,8 +171,8 @@ func (s *server) endTree(x *seat.ExitRecord) {
 			if l == nil { // ended before we looked: the kernel hangs the foreground group up itself
 				l = add(seat.Proc{Identity: seat.Identity{PID: pid}})
 			}
-			if ws.Signaled() {
-				l.killed.Signal = signalName(ws.Signal())
+			if _, name := exitOf(ws); name != "" {
+				l.killed.Signal = name
 			}
 			continue
 		}
@@ -195,7 +182,8 @@ func (s *server) endTree(x *seat.ExitRecord) {
 		if force {
 			send, name = []unix.Signal{unix.SIGKILL}, "SIGKILL"
 		}
-		for _, p := range s.descendants() {
+		all, _ := seat.Descendants(s.self.PID)
+		for _, p := range all {
 			l := seen[p.PID]
 			if l == nil || l.id != p.Identity {
 				l = add(p)
@@ -224,13 +212,4 @@ func (s *server) endTree(x *seat.ExitRecord) {
 		x.Reaped = x.Reaped[:maxKilled]
 		x.Detail = strconv.Itoa(n) + " more leftover processes were ended"
 	}
-}
-
-// descendants lists every living process below this one.
-func (s *server) descendants() []seat.Proc {
-	all, err := seat.Descendants(s.self.PID)
-	if err != nil {
-		s.log.say("walk /proc: " + err.Error())
-	}
-	return all
 }

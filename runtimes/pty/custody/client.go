@@ -181,8 +181,7 @@ func (c *client) gap() []byte {
 	from, reason := c.cursor, seat.GapLagged
 	c.cursor = max(s.ring.first, s.ring.next-min(s.ring.next, jumpBack))
 	if c.resuming { // it asked for more than is kept, which is not slowness
-		c.resuming, reason = false, seat.GapGone
-		c.cursor = s.ring.first
+		c.resuming, reason, c.cursor = false, seat.GapGone, s.ring.first
 		if oldest := s.oldest(); oldest > from {
 			c.cursor = oldest
 		}
@@ -201,9 +200,7 @@ func (c *client) drop() {
 	if s.writer == c {
 		s.writer = nil
 	}
-	if c.role&(seat.RoleTerminal|seat.RoleMirror|seat.RoleInput) != 0 {
-		s.news()
-	}
+	s.news()
 	c.cond.Broadcast()
 	s.drained.Broadcast()
 	_ = unix.Shutdown(c.fd, unix.SHUT_RDWR) // frees whoever is blocked on it

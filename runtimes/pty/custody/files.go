@@ -3,7 +3,6 @@
 package custody
 
 import (
-	"errors"
 	"os"
 	"sync"
 	"time"
@@ -20,19 +19,13 @@ type logFile struct {
 	size int64
 }
 
-var errBusyDir = errors.New("another custody process holds this seat directory")
-
-// open makes the file standard error, so that a crash of the runtime is recorded too, and takes the
-// lock that makes a second custody process for this directory fail.
+// open makes the file standard error, so that a crash of the runtime is recorded too.
 func (l *logFile) open() error {
 	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil { // held until this process ends
-		return errBusyDir
-	}
 	l.size, _ = f.Seek(0, unix.SEEK_END)
 	return unix.Dup3(int(f.Fd()), 2, 0)
 }

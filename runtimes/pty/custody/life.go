@@ -3,7 +3,9 @@
 package custody
 
 import (
+	"cmp"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -104,55 +106,45 @@ func (s *server) live() {
 		}
 	}
 	_ = os.Remove(s.launch.Socket)
-	for limit := time.Now().Add(farewell); time.Now().Before(limit) && s.owed(); {
+	for limit := time.Now().Add(farewell); s.owes() && time.Now().Before(limit); {
 		time.Sleep(time.Millisecond)
 	}
 	s.log.say("custody ends")
 }
 
-// owed reports whether a connection still has something coming.
-func (s *server) owed() bool {
+// owes reports whether a connection still has something coming.
+func (s *server) owes() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range s.clients {
-		if c.due() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.clients, (*client).due)
 }
 
 // awaitCommit serves a prepared seat until its agent runs. It returns how the seat ended when that
 // does not come: on request (stopped waits to hear of it), or because nobody asked for anything.
 func (s *server) awaitCommit(timeout <-chan time.Time) (x *seat.ExitRecord, stopped chan<- *seat.Error) {
 	x = &seat.ExitRecord{Evidence: seat.EvidenceUncommitted}
-	end := func(why string) {
-		x.AtUnixNs = time.Now().UnixNano()
-		if x.Detail == "" { // no exec failed
-			x.Detail = why
-		}
-		s.log.say("ended: " + why)
-	}
 	for {
+		var why string
 		select {
 		case <-timeout:
-			end("nobody committed within " + strconv.Itoa(int(s.launch.PrepareTimeoutMs)) + " ms")
-			return x, nil
+			why = "nobody committed within " + strconv.Itoa(int(s.launch.PrepareTimeoutMs)) + " ms"
 		case q := <-s.asks:
-			if q.stop {
-				x.Asked = true
-				end("stopped before it was committed")
-				return x, q.answer
+			if !q.stop {
+				refusal := s.commit()
+				q.answer <- refusal
+				if refusal == nil || refusal.Outcome == seat.OutcomeExecuted {
+					return nil, nil
+				}
+				if refusal.Code == seat.CodeExec {
+					x.Evidence, x.Detail = seat.EvidenceExecFailed, refusal.Text
+				}
+				continue
 			}
-			refusal := s.commit()
-			q.answer <- refusal
-			if refusal == nil || refusal.Outcome == seat.OutcomeExecuted {
-				return nil, nil
-			}
-			if refusal.Code == seat.CodeExec {
-				x.Evidence, x.Detail = seat.EvidenceExecFailed, refusal.Text
-			}
+			why, stopped, x.Asked = "stopped before it was committed", q.answer, true
 		}
+		x.AtUnixNs, x.Detail = time.Now().UnixNano(), cmp.Or(x.Detail, why)
+		s.log.say("ended: " + why)
+		return x, stopped
 	}
 }
 

@@ -106,20 +106,12 @@ func newServer(id string, l *seat.Launch) *server {
 // something that does not exist. code is the word after "error".
 func (s *server) prepare() (code string, err error) {
 	l := s.launch
-	if err := s.log.open(); errors.Is(err, errBusyDir) {
-		return "exists", err
-	} else if err != nil {
-		return "directory", err
-	}
-	for _, name := range []string{"seat.json", "exit.json"} {
-		if _, err := os.Lstat(l.Dir + "/" + name); err == nil {
-			return "exists", errors.New(l.Dir + "/" + name + " exists: this custody id was used before")
-		}
-	}
 	for _, step := range []struct {
 		code string
 		do   func() error
 	}{
+		{"directory", s.log.open},
+		{"exists", s.claim},
 		{"directory", func() error { return os.Chdir("/") }},
 		{"identity", func() (err error) { s.self, err = seat.SelfIdentity(); return err }},
 		// Orphans of the agent's tree come to this process and not to init.
@@ -143,6 +135,20 @@ func (s *server) prepare() (code string, err error) {
 	return "", nil
 }
 
+// claim refuses a directory that was used before, or that another custody process holds. The lock is
+// on the log, which is standard error by now; once it is rotated, seat.json has long been there.
+func (s *server) claim() error {
+	if unix.Flock(2, unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return errors.New("another custody process holds " + s.launch.Dir)
+	}
+	for _, name := range []string{"/seat.json", "/exit.json"} {
+		if _, err := os.Lstat(s.launch.Dir + name); err == nil {
+			return errors.New(s.launch.Dir + name + " exists: this custody id was used before")
+		}
+	}
+	return nil
+}
+
 // listen binds the socket, over one that a killed seat left behind but never over a live one.
 func listen(path string) (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -150,13 +156,12 @@ func listen(path string) (int, error) {
 		return -1, errors.New("make socket: " + err.Error())
 	}
 	addr := &unix.SockaddrUnix{Name: path}
-	mask := unix.Umask(0o177) // nothing else runs yet that makes files
+	defer unix.Umask(unix.Umask(0o177)) // nothing else runs yet that makes files
 	err = unix.Bind(fd, addr)
 	if errors.Is(err, unix.EADDRINUSE) && errors.Is(unix.Connect(fd, addr), unix.ECONNREFUSED) {
 		_ = os.Remove(path)
 		err = unix.Bind(fd, addr)
 	}
-	unix.Umask(mask)
 	if err == nil {
 		err = unix.Listen(fd, 64)
 	}

@@ -3,6 +3,7 @@
 package custody
 
 import (
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -85,25 +86,17 @@ func readable(fd int) bool {
 
 // late reports whether a viewer that is waited for is further behind than limit. mu is held.
 func (s *server) late(limit uint64) bool {
-	for _, c := range s.clients {
-		if c.behind() && !c.stalled && c.lag() > limit {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.clients, func(c *client) bool { return c.behind() && !c.stalled && c.lag() > limit })
 }
 
 // courtesy gives viewers that are late up to 20 ms to come close again. Who does not is stalled, and
 // is not waited for until it has. mu is held, and given up while it waits.
 func (s *server) courtesy() {
-	if !s.late(lagHigh) {
-		return
-	}
 	start := time.Now()
 	if start.Sub(s.second) >= time.Second {
 		s.second, s.patience = start, courtesyBudget
 	}
-	if s.patience <= 0 {
+	if s.patience <= 0 || !s.late(lagHigh) {
 		return
 	}
 	timeout := false

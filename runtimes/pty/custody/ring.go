@@ -4,7 +4,6 @@ package custody
 
 import (
 	"errors"
-	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,8 +20,6 @@ type ring struct {
 }
 
 func newRing(size int) (*ring, error) {
-	page := os.Getpagesize()
-	size = (size + page - 1) / page * page
 	buf, err := unix.Mmap(-1, 0, size+reserve, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, errors.New("map output ring: " + err.Error())

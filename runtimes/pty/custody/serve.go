@@ -71,11 +71,7 @@ func (s *server) serve(f *os.File, fd int) {
 	in.Max = maxRequest
 	var err error
 	for err == nil {
-		var t seat.Type
-		var p []byte
-		if t, p, err = in.Next(); err == nil {
-			err = s.request(c, t, p)
-		}
+		err = s.request(c, in)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,12 +101,9 @@ func (s *server) hello(f *os.File, fd int, in *seat.FrameReader) (*client, *seat
 	if err != nil {
 		return nil, nil
 	}
-	if t != seat.TypeHello {
-		return nil, protocol("the first frame must be HELLO")
-	}
 	h, err := seat.DecodeHello(p)
-	if err != nil {
-		return nil, protocol(err.Error())
+	if t != seat.TypeHello || err != nil {
+		return nil, protocol("the first frame must be a whole HELLO")
 	}
 	if !sameToken(h.Token[:], s.launch.Token) {
 		return nil, seat.Refuse(seat.CodeToken, "")
@@ -119,8 +112,7 @@ func (s *server) hello(f *os.File, fd int, in *seat.FrameReader) (*client, *seat
 		return nil, seat.Refuse(seat.CodeVersion, "this seat speaks versions 1 to "+strconv.Itoa(int(seat.VersionMax)))
 	}
 	// The connection's own goroutine sends the WELCOME.
-	c := &client{s: s, f: f, fd: fd, role: h.Role &^ seat.RoleTakeover, fence: h.Fence, handed: true}
-	c.cond = sync.NewCond(&s.mu)
+	c := &client{s: s, f: f, fd: fd, cond: sync.NewCond(&s.mu), role: h.Role &^ seat.RoleTakeover, fence: h.Fence, handed: true}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.stale(c); e != nil {
@@ -146,7 +138,8 @@ func (s *server) hello(f *os.File, fd int, in *seat.FrameReader) (*client, *seat
 	return c, nil
 }
 
-// stale refuses a control connection of a host that was superseded. mu is held, as in all that follows.
+// stale refuses a control connection of a host that was superseded. mu is held, as in all that follows
+// but request.
 func (s *server) stale(c *client) *seat.Error {
 	if !c.role.Has(seat.RoleControl) || c.fence >= s.fence {
 		return nil
@@ -201,8 +194,12 @@ var requests = map[seat.Type]struct {
 	seat.TypeAckExit: {true, (*server).onAckExit},
 }
 
-// request handles one frame. An error ends the connection.
-func (s *server) request(c *client, t seat.Type, p []byte) error {
+// request reads and handles one frame. An error ends the connection.
+func (s *server) request(c *client, in *seat.FrameReader) error {
+	t, p, err := in.Next()
+	if err != nil {
+		return err
+	}
 	r, known := requests[t]
 	if !known && t >= seat.TypeOptional {
 		return nil
@@ -257,19 +254,17 @@ func (s *server) onSignal(_ *client, _ uint32, body []byte) *seat.Error {
 		return protocol("signal without a known action")
 	}
 	a := seat.Action(body[0])
-	if a == seat.ActionInterrupt {
-		if s.state != seat.StateRunning {
-			return seat.Refuse(seat.CodeNotRunning, "there is no agent to interrupt")
+	if a != seat.ActionInterrupt {
+		if refusal, ok := s.ask(true); ok {
+			return refusal
 		}
-		s.signal(a)
-		return nil
 	}
-	if refusal, ok := s.ask(true); ok {
-		return refusal
-	}
-	if s.state == seat.StateRunning { // an agent that has ended was not asked to
-		s.asked = true
+	switch {
+	case s.state == seat.StateRunning: // an agent that has ended was not asked to
+		s.asked = s.asked || a != seat.ActionInterrupt
 		s.signal(a)
+	case a == seat.ActionInterrupt:
+		return seat.Refuse(seat.CodeNotRunning, "there is no agent to interrupt")
 	}
 	if a == seat.ActionKill {
 		s.killTree()

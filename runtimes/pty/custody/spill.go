@@ -11,7 +11,6 @@ import (
 )
 
 const (
-	spillMagic  = "COTALRNG"
 	spillHeader = 4096
 	spillBatch  = 256 << 10 // at most so much is written at once; less than any spill holds
 )
@@ -88,7 +87,7 @@ func (sp *spill) write(p []byte, first, at uint64) (err error) {
 }
 
 func (sp *spill) header(first, next uint64) error {
-	b := append(make([]byte, 0, 36), spillMagic...)
+	b := append(make([]byte, 0, 36), "COTALRNG"...)
 	b = binary.BigEndian.AppendUint32(b, 1)
 	for _, v := range []uint64{sp.cap, first, next} {
 		b = binary.BigEndian.AppendUint64(b, v)

@@ -179,14 +179,15 @@ func TestTheSeatLinksASmallPartOfTheStandardLibrary(t *testing.T) {
 	}
 }
 
-// A seat lives for days and cannot be upgraded: what it does is small, or belongs elsewhere. The number
-// is what it is today, without comments and blank lines; lower it when something goes.
+// A seat lives for days and cannot be upgraded: what it does is small, or belongs elsewhere. Lines are
+// counted without comments and blank ones, over the package and its program.
 func TestTheSeatStaysSmall(t *testing.T) {
-	const most = 1550
+	const most = 1500
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
+	files = append(files, "../../../cmd/cotal-seat/main.go")
 	lines := 0
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {
@@ -225,8 +226,5 @@ func TestTheLogIsBounded(t *testing.T) {
 		if st, err := os.Stat(filepath.Join(dir, name)); err != nil || st.Size() > maxLog {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-	if err := (&logFile{path: l.path}).open(); err != errBusyDir {
-		t.Errorf("a second process has the log: %v", err)
 	}
 }
