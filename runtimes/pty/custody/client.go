@@ -4,9 +4,8 @@ package custody
 
 import (
 	"os"
+	"slices"
 	"sync"
-	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -14,290 +13,195 @@ import (
 )
 
 const (
-	lagHigh  = 128 << 10 // the pty reader waits for a viewer this far behind, once
-	lagLow   = 64 << 10  // it counts as keeping up again when this close
-	jumpBack = 128 << 10 // after a gap a viewer goes on this far behind the newest byte
-	maxOwed  = 64 << 10  // answers a connection may leave unread before its requests wait
+	lagHigh    = 128 << 10 // the pty reader waits for a viewer this far behind, once
+	lagLow     = 64 << 10  // it counts as keeping up again when this close
+	jumpBack   = 128 << 10 // after a gap a viewer goes on this far behind the newest byte
+	maxOwed    = 64 << 10  // answers a connection may leave unread before its requests wait
+	outputHead = 13        // bytes before the output in an OUTPUT frame
 )
 
-// client is one connection: a cursor into the ring, not a queue. Whoever sets busy owns the socket's
-// sending side until it clears it: the pty reader (inline, never blocking) or the writer goroutine.
+// client is one connection: a cursor into the ring, not a queue. Everything is guarded by server.mu.
+// Whoever has something for it sends at once, without blocking (push); once the socket is full, or the
+// spill has to be read, sending is handed to the connection's own goroutine (writeLoop) until it has
+// caught up.
 type client struct {
 	s    *server
 	f    *os.File
 	fd   int
-	cond *sync.Cond // over server.mu
+	cond *sync.Cond // handed, closed or answers changed
 
-	// All below guarded by server.mu, but buf, head, iov and msg, which belong to the owner of busy.
 	role      seat.Role
 	fence     uint64
 	cursor    uint64 // next output byte to send
-	resuming  bool   // has not caught up since it came: not waited for
-	gapped    bool   // was told once that what it asked for is gone
-	stalled   bool   // too slow: not waited for
-	busy      bool
+	resuming  bool   // has not caught up since it came
+	stalled   bool   // not waited for
+	handed    bool   // writeLoop sends, and nobody else
 	closed    bool
 	statusDue bool
 	exitSent  bool
-	sent      int    // what the inline path sent; of the pty reader
 	answers   []byte // frames to send before more output
-	rest      []byte // end of a frame that was sent in part; aliases buf
-
-	buf  []byte // one frame, allocated when first needed
-	head [13]byte
-	iov  [2]unix.Iovec
-	msg  unix.Msghdr
+	rest      []byte // what is left of the frame under way
+	buf       []byte // holds an OUTPUT frame; allocated when first needed
 }
 
-// due reports whether there is something to send. server.mu is held.
+// due reports whether there is something to send. mu is held, as in all that follows.
 func (c *client) due() bool {
 	return len(c.rest) > 0 || len(c.answers) > 0 || c.statusDue || c.behind() ||
 		c.s.state == seat.StateExited && !c.exitSent
 }
 
-func (c *client) behind() bool { return c.role.Has(seat.RoleOutput) && c.cursor < c.s.ring.next }
+func (c *client) behind() bool { return c.role.Has(seat.RoleOutput) && c.lag() > 0 }
 
-// gone reports whether the connection has ended. Lock order: input.mu may be held.
-func (c *client) gone() bool {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	return c.closed
-}
+func (c *client) lag() uint64 { return c.s.ring.next - c.cursor }
 
-// hungUp asks the kernel whether the peer has closed. server.mu is held and the connection not dropped.
+// hungUp asks the kernel whether the peer has closed.
 func (c *client) hungUp() bool {
 	p := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLRDHUP}}
 	n, err := unix.Poll(p, 0)
 	return err == nil && n > 0
 }
 
-func (c *client) lag() uint64 { return c.s.ring.next - c.cursor }
-
-// answer queues a frame, or sends it at once when nothing is under way.
 func (c *client) answer(frame []byte) {
-	s := c.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c.closed {
-		return
-	}
-	if c.busy || len(c.rest) > 0 || len(c.answers) > 0 {
+	if !c.closed {
 		c.answers = append(c.answers, frame...)
-		c.cond.Broadcast()
-		return
-	}
-	c.busy = true
-	s.mu.Unlock()
-	n := sendNow(c.fd, frame)
-	s.mu.Lock()
-	c.busy = false
-	if n < len(frame) {
-		c.keep(frame[n:])
-	}
-	if c.closed || c.due() {
-		c.cond.Broadcast()
+		c.push()
 	}
 }
 
-// flush waits until what is queued was sent, at most a second.
-func (c *client) flush() {
-	s := c.s
-	late := time.AfterFunc(farewell, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		c.drop()
-	})
-	defer late.Stop()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for !c.closed && (c.busy || len(c.rest) > 0 || len(c.answers) > 0) {
-		c.cond.Wait()
-	}
-}
-
-// keep stores what was left of a frame. The socket belongs to the caller and rest is empty.
-func (c *client) keep(parts ...[]byte) {
-	c.buf = c.buf[:0]
-	for _, p := range parts {
-		c.buf = append(c.buf, p...)
-	}
-	c.rest = c.buf
-}
-
-// room makes sure that buf holds one full OUTPUT frame.
-func (c *client) room() {
-	if cap(c.buf) < seat.MaxOutput+len(c.head) {
-		c.buf = make([]byte, 0, seat.MaxOutput+len(c.head))
-	}
-}
-
-// sendInline sends output that just arrived without blocking. The caller owns the socket and nothing
-// else is queued. It returns how much of the frame was sent, header included.
-func (c *client) sendInline(seq uint64, p []byte) int {
-	head := seat.AppendOutputHeader(c.head[:0], seq, len(p))
-	c.iov[0].Base, c.iov[1].Base = &head[0], &p[0]
-	c.iov[0].SetLen(len(head))
-	c.iov[1].SetLen(len(p))
-	c.msg.Iov = &c.iov[0]
-	c.msg.SetIovlen(2)
-	for {
-		n, _, errno := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&c.msg)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-		switch errno {
-		case 0:
-			return int(n)
-		case unix.EINTR:
-		default: // EAGAIN: the writer waits; anything else: the writer finds out
-			return 0
+// push sends what is due, as far as that needs neither waiting nor the disk.
+func (c *client) push() {
+	for !c.closed && !c.handed && c.due() {
+		if c.send(false) != nil {
+			c.handed = true
+			c.cond.Broadcast()
 		}
 	}
 }
 
-func sendNow(fd int, p []byte) int {
-	for {
-		n, err := unix.SendmsgN(fd, p, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-		if err == unix.EINTR {
+// writeLoop sends what push could not, and closes the connection once it was dropped.
+func (c *client) writeLoop() {
+	raw, err := c.f.SyscallConn()
+	c.s.mu.Lock()
+	for err == nil && !c.closed {
+		if !c.handed {
+			c.cond.Wait()
 			continue
 		}
-		return max(n, 0)
+		c.s.mu.Unlock()
+		err = raw.Write(func(uintptr) bool { return c.catchUp() })
+		c.s.mu.Lock()
 	}
-}
-
-// writeLoop sends whatever the inline path could not.
-func (c *client) writeLoop() {
-	s := c.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for {
-		for !c.closed && (c.busy || !c.due()) {
-			c.cond.Wait()
-		}
-		if c.closed {
-			break
-		}
-		c.busy = true
-		out := c.fill()
-		s.mu.Unlock()
-		_, err := c.f.Write(out)
-		s.mu.Lock()
-		c.busy = false
-		if err != nil {
-			c.drop()
-			break
-		}
-		if s.waiting && c.lag() <= lagLow {
-			select {
-			case s.drained <- struct{}{}:
-			default:
-			}
-		}
-		c.cond.Broadcast() // a request may wait for room for its answer
-	}
-	// The number must not be reused while the pty reader may still send on it.
-	for c.busy {
-		c.cond.Wait()
-	}
+	c.s.mu.Unlock()
 	_ = c.f.Close()
 }
 
-// fill takes the next thing to send. server.mu is held, and given up while the spill is read; the
-// caller owns the socket.
-func (c *client) fill() []byte {
-	s := c.s
-	if len(c.rest) > 0 {
-		out := c.rest
-		c.rest = nil
-		return out
+// catchUp sends until nothing is due. It returns false when it has to wait for room in the socket.
+func (c *client) catchUp() bool {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	for !c.closed && c.due() {
+		switch c.send(true) {
+		case nil, unix.EINTR:
+		case unix.EAGAIN:
+			return false
+		default:
+			c.drop()
+		}
+		c.s.drained.Broadcast()
+		c.cond.Broadcast() // a request may wait for room for its answer
 	}
+	c.handed = false
+	return true
+}
+
+// send sends one frame, or as much of it as the socket takes. mayRead says that the spill may be read,
+// with mu given up meanwhile.
+func (c *client) send(mayRead bool) error {
+	if len(c.rest) == 0 {
+		c.rest = c.frame(mayRead)
+	}
+	if c.closed || len(c.rest) == 0 {
+		return unix.EINTR // nothing was sent, and nothing is wrong
+	}
+	n, err := sendNow(c.fd, c.rest)
+	c.rest = c.rest[n:]
+	return err
+}
+
+// sendNow returns how much was sent: all of it, or less and the reason.
+func sendNow(fd int, p []byte) (int, error) {
+	n, err := unix.SendmsgN(fd, p, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	if err == nil && n < len(p) {
+		err = unix.EAGAIN
+	}
+	return max(n, 0), err
+}
+
+// frame takes the next thing to send: nothing when it is on disk and that may not be read.
+func (c *client) frame(mayRead bool) []byte {
+	s := c.s
 	if c.statusDue {
 		c.statusDue = false
 		c.answers = seat.AppendStatus(c.answers, 0, s.status(c))
 	}
-	if len(c.answers) > 0 {
+	switch {
+	case len(c.answers) > 0:
 		out := c.answers
 		c.answers = nil
 		return out
+	case !c.behind():
+		c.exitSent = true // due for nothing else
+		return seat.AppendExit(nil, s.status(c), s.exit)
 	}
-	if c.behind() {
-		return c.fillOutput()
+	if c.buf == nil {
+		c.buf = make([]byte, outputHead+seat.MaxOutput)
 	}
-	c.exitSent = true // due for nothing else
-	return seat.AppendExit(nil, s.status(c), s.exit)
-}
-
-func (c *client) fillOutput() []byte {
-	s := c.s
-	c.room()
-	from := c.cursor
-	if from < s.ring.first {
-		s.mu.Unlock()
-		data := c.buf[:cap(c.buf)][len(c.head):][:seat.MaxOutput]
-		n := s.spill.read(data, from)
-		s.mu.Lock()
-		if n > 0 {
-			seat.AppendOutputHeader(c.buf[:0], from, n)
-			c.cursor = from + uint64(n)
-			return c.buf[:len(c.head)+n]
+	from, n := c.cursor, 0
+	switch {
+	case from >= s.ring.first:
+		n = s.ring.copyOut(c.buf[outputHead:], from)
+	case !mayRead:
+		return nil
+	default:
+		if n = s.readSpill(c.buf[outputHead:], from); n == 0 {
+			return c.gap()
 		}
 	}
-	if from < s.ring.first {
-		return c.gap()
-	}
-	n := int(min(s.ring.next-from, seat.MaxOutput))
-	b := seat.AppendOutputHeader(c.buf[:0], from, n)
-	b = b[:len(b)+n]
-	s.ring.copyOut(b[len(c.head):], from)
-	c.cursor = from + uint64(n)
-	if s.ring.next-c.cursor <= lagLow {
+	c.cursor += uint64(n)
+	if c.lag() <= lagLow {
 		c.stalled, c.resuming = false, false
 	}
-	return b
+	seat.AppendOutputHeader(c.buf[:0], from, n)
+	return c.buf[:outputHead+n]
 }
 
 // gap moves the cursor over what it cannot have and says so.
 func (c *client) gap() []byte {
 	s := c.s
 	from, reason := c.cursor, seat.GapLagged
-	c.cursor = s.ring.first
-	if c.resuming && !c.gapped {
-		c.gapped, reason = true, seat.GapGone
-		if first, next := s.spill.span(); from < first && first < s.ring.first && next >= s.ring.first {
-			c.cursor = first
-		}
-	} else {
-		c.resuming = false
-		if s.ring.next-s.ring.first > jumpBack {
-			c.cursor = s.ring.next - jumpBack
+	c.cursor = max(s.ring.first, s.ring.next-min(s.ring.next, jumpBack))
+	if c.resuming { // it asked for more than is kept, which is not slowness
+		c.resuming, reason, c.cursor = false, seat.GapGone, s.ring.first
+		if oldest := s.oldest(); oldest > from {
+			c.cursor = oldest
 		}
 	}
 	return seat.AppendGap(nil, from, c.cursor, reason)
 }
 
-// drop ends a connection; writeLoop closes it. server.mu is held.
+// drop ends a connection; writeLoop closes it.
 func (c *client) drop() {
 	if c.closed {
 		return
 	}
-	c.closed = true
 	s := c.s
-	kept := make([]*client, 0, len(s.clients))
-	for _, o := range s.clients {
-		if o != c {
-			kept = append(kept, o)
-		}
-	}
-	s.clients = kept
+	c.closed = true
+	s.clients = slices.DeleteFunc(s.clients, func(o *client) bool { return o == c })
 	if s.writer == c {
 		s.writer = nil
 	}
-	if c.role&(seat.RoleTerminal|seat.RoleMirror|seat.RoleInput) != 0 {
-		s.news()
-	}
+	s.news()
 	c.cond.Broadcast()
-	if s.waiting {
-		select {
-		case s.drained <- struct{}{}:
-		default:
-		}
-	}
+	s.drained.Broadcast()
 	_ = unix.Shutdown(c.fd, unix.SHUT_RDWR) // frees whoever is blocked on it
 }

@@ -5,7 +5,7 @@ package custody
 import (
 	"errors"
 	"os"
-	"strconv"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,9 +13,10 @@ import (
 // terminalPair is the seat's end of the terminal and, until the agent was executed, the agent's: a
 // master whose slave nobody holds reads EIO.
 type terminalPair struct {
-	fd    int      // raw master, for ioctl: File.Fd would make it blocking
-	file  *os.File // the same descriptor, with the runtime's poller
-	slave int      // -1 once closed
+	fd    int // raw master, for ioctl: File.Fd would make it blocking
+	file  *os.File
+	raw   syscall.RawConn // the same descriptor, with the runtime's poller
+	slave int             // -1 once closed
 }
 
 func openTerminal(rows, cols uint16) (*terminalPair, error) {
@@ -23,58 +24,40 @@ func openTerminal(rows, cols uint16) (*terminalPair, error) {
 	if err != nil {
 		return nil, errors.New("open /dev/ptmx: " + err.Error())
 	}
-	slave, err := openSlave(fd)
-	if err != nil {
-		_ = unix.Close(fd)
-		return nil, err
-	}
-	p := &terminalPair{fd: fd, slave: slave}
-	err = p.resize(rows, cols)
-	if err == nil {
-		err = p.utf8()
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		_ = unix.Close(slave)
+	p := &terminalPair{fd: fd, file: os.NewFile(uintptr(fd), "/dev/ptmx"), slave: -1}
+	if err := p.setUp(rows, cols); err != nil {
+		p.close()
 		return nil, errors.New("set up terminal: " + err.Error())
 	}
-	p.file = os.NewFile(uintptr(fd), "/dev/ptmx")
 	return p, nil
 }
 
-func openSlave(master int) (int, error) {
-	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
-		return -1, errors.New("unlock terminal: " + err.Error())
+func (p *terminalPair) setUp(rows, cols uint16) (err error) {
+	if p.raw, err = p.file.SyscallConn(); err != nil {
+		return err
 	}
-	const flags = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
+	if err := unix.IoctlSetPointerInt(p.fd, unix.TIOCSPTLCK, 0); err != nil {
+		return err
+	}
 	// TIOCGPTPEER finds the slave whatever is mounted on /dev/pts here.
-	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, flags)
-	if errno == 0 {
-		return int(fd), nil
+	slave, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(p.fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if errno != 0 {
+		return errno
 	}
-	n, err := unix.IoctlGetInt(master, unix.TIOCGPTN)
+	p.slave = int(slave)
+	t, err := p.modes()
 	if err != nil {
-		return -1, errors.New("number of terminal: " + err.Error())
+		return err
 	}
-	slave, err := unix.Open("/dev/pts/"+strconv.Itoa(n), flags, 0)
-	if err != nil {
-		return -1, errors.New("open /dev/pts/" + strconv.Itoa(n) + ": " + err.Error())
+	t.Iflag |= unix.IUTF8 // erase in line editing takes a whole character
+	if err := unix.IoctlSetTermios(p.slave, unix.TCSETS, t); err != nil {
+		return err
 	}
-	return slave, nil
+	return p.resize(rows, cols)
 }
 
 func (p *terminalPair) resize(rows, cols uint16) error {
 	return unix.IoctlSetWinsize(p.fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
-}
-
-// utf8 makes erase in line editing take a whole character.
-func (p *terminalPair) utf8() error {
-	t, err := unix.IoctlGetTermios(p.slave, unix.TCGETS)
-	if err != nil {
-		return err
-	}
-	t.Iflag |= unix.IUTF8
-	return unix.IoctlSetTermios(p.slave, unix.TCSETS, t)
 }
 
 // modes returns the terminal settings the agent has chosen.

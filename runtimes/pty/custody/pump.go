@@ -3,6 +3,7 @@
 package custody
 
 import (
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -11,101 +12,65 @@ import (
 const (
 	courtesyWait   = 20 * time.Millisecond  // longest single wait for a viewer
 	courtesyBudget = 500 * time.Millisecond // waiting in any second, all viewers together
-	courtesyStalls = 5                      // waits in vain in any second
+	courtesyVain   = 80 * time.Millisecond  // what a wait in vain costs besides: there are five a second
 	batchFrom      = 2 << 10                // a read this large is part of a flood
 	batchTo        = 32 << 10               // and is sent when so much has come together,
 	batchWait      = 200_000                // or nothing more within so many nanoseconds
 )
 
-// courtesy limits how long viewers may hold the terminal up.
-type courtesy struct {
-	timer  *time.Timer
-	second time.Time
-	spent  time.Duration
-	stalls int
-}
-
-func (k *courtesy) left(now time.Time) time.Duration {
-	if now.Sub(k.second) >= time.Second {
-		k.second, k.spent, k.stalls = now, 0, 0
-	}
-	if k.stalls >= courtesyStalls || k.spent >= courtesyBudget {
-		return 0
-	}
-	return min(courtesyWait, courtesyBudget-k.spent)
-}
-
 // readTerminal drains the terminal into the ring until every slave is closed.
-func (s *server) readTerminal() {
+func (s *server) readTerminal(pty *terminalPair) {
 	defer close(s.outEnd)
-	s.mu.Lock()
-	fd := s.pty.fd
-	raw, err := s.pty.file.SyscallConn()
 	buf := s.ring.space()
-	s.mu.Unlock()
-	if err != nil {
-		s.log.say("terminal: " + err.Error())
-		return
-	}
-	k := courtesy{timer: time.NewTimer(time.Hour)}
-	var inline []*client
 	var n int
 	var end bool
-	var spilled uint64 // where the spill was last woken
 	read := func(uintptr) bool {
-		n, end = readSome(fd, buf)
+		n, end = gather(pty.fd, buf)
 		return n > 0 || end
 	}
-	for {
-		if err := raw.Read(read); err != nil || n == 0 {
-			return // EIO: the end of the output, not an error
-		}
-		inline = s.publish(buf[:n], inline[:0])
-		s.modes.Write(buf[:n])
-		bits := uint32(s.modes.Modes())
+	for pty.raw.Read(read) == nil && n > 0 { // EIO is the end of the output, not an error
 		s.mu.Lock()
-		s.modeBits = bits
-		late := s.late(lagHigh)
-		if s.ring.next-spilled >= s.spill.batch {
-			spilled = s.ring.next
-			select {
-			case s.spillCh <- struct{}{}:
-			default:
-			}
+		s.ring.put(n)
+		for _, c := range s.clients {
+			c.push()
 		}
-		if !late {
-			buf = s.ring.space()
-			s.mu.Unlock()
-			continue
+		s.courtesy()
+		next := s.ring.space()
+		if s.ring.next-s.spill.next >= s.ring.size()/4 {
+			kick(s.spillCh)
 		}
 		s.mu.Unlock()
-		s.wait(&k)
-		s.mu.Lock()
-		buf = s.ring.space()
-		s.mu.Unlock()
+		s.modes.Write(buf[:n]) // its place in the ring is not read into before the next turn
+		s.modeBits.Store(uint32(s.modes.Modes()))
+		buf = next
 	}
 }
 
-// readSome reads what there is now. In a flood the kernel hands out 4 KiB at a time and needs a moment
+func kick(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// gather reads what there is now. In a flood the kernel hands out 4 KiB at a time and needs a moment
 // for the next, so a large read waits for more before it is sent: fewer, larger frames cost seat and
 // viewers fewer wake-ups. A keystroke's echo is small and never held back.
-func readSome(fd int, p []byte) (n int, end bool) {
-	for n < len(p) {
+func gather(fd int, p []byte) (n int, end bool) {
+	for n < min(len(p), batchTo) {
 		m, err := unix.Read(fd, p[n:])
 		switch {
 		case err == unix.EINTR:
-			continue
 		case err == unix.EAGAIN:
-			if n < batchFrom || n >= batchTo || !readable(fd) {
+			if n < batchFrom || !readable(fd) {
 				return n, false
 			}
-			continue
 		case err != nil || m <= 0:
 			return n, true
-		}
-		n += m
-		if m < batchFrom || n >= batchTo {
-			break
+		default:
+			if n += m; m < batchFrom {
+				return n, false
+			}
 		}
 	}
 	return n, false
@@ -119,142 +84,38 @@ func readable(fd int) bool {
 	return err == nil && n > 0
 }
 
-// publish makes p, which was read into the ring's space, readable and sends it to every viewer that
-// is up to date.
-func (s *server) publish(p []byte, inline []*client) []*client {
-	s.mu.Lock()
-	seq := s.ring.next
-	s.ring.put(len(p))
-	for _, c := range s.clients {
-		if !c.behind() {
-			continue
-		}
-		if c.busy || c.cursor != seq || len(c.rest) > 0 || len(c.answers) > 0 {
-			c.cond.Broadcast()
-			continue
-		}
-		c.busy = true
-		inline = append(inline, c)
-	}
-	s.mu.Unlock()
-	if len(inline) == 0 {
-		return inline
-	}
-	for _, c := range inline {
-		// Only this goroutine overwrites the ring, so p stays what it is without the lock.
-		c.sent = c.sendInline(seq, p)
-	}
-	s.mu.Lock()
-	for _, c := range inline {
-		c.busy = false
-		switch n := c.sent; {
-		case n == len(c.head)+len(p):
-			c.cursor = s.ring.next
-		case n > 0: // the header promised all of it
-			c.room()
-			c.keep(c.head[min(n, len(c.head)):], p[max(n-len(c.head), 0):])
-			c.cursor = s.ring.next
-		}
-		if c.closed || c.due() {
-			c.cond.Broadcast()
-		}
-	}
-	s.mu.Unlock()
-	return inline
-}
-
 // late reports whether a viewer that is waited for is further behind than limit. mu is held.
 func (s *server) late(limit uint64) bool {
-	for _, c := range s.clients {
-		if c.behind() && !c.stalled && !c.resuming && c.lag() > limit {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.clients, func(c *client) bool { return c.behind() && !c.stalled && c.lag() > limit })
 }
 
-// wait gives viewers that are late up to 20 ms to come close again. Who does not is stalled and is
-// never waited for until it has.
-func (s *server) wait(k *courtesy) {
+// courtesy gives viewers that are late up to 20 ms to come close again. Who does not is stalled, and
+// is not waited for until it has. mu is held, and given up while it waits.
+func (s *server) courtesy() {
 	start := time.Now()
-	limit := k.left(start)
-	if limit == 0 {
+	if start.Sub(s.second) >= time.Second {
+		s.second, s.patience = start, courtesyBudget
+	}
+	if s.patience <= 0 || !s.late(lagHigh) {
 		return
 	}
-	k.timer.Reset(limit)
 	timeout := false
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waiting = true
-	for !timeout && s.late(lagLow) {
-		s.mu.Unlock()
-		select {
-		case <-s.drained:
-		case <-k.timer.C:
-			timeout = true
-		}
+	timer := time.AfterFunc(min(courtesyWait, s.patience), func() {
 		s.mu.Lock()
+		defer s.mu.Unlock()
+		timeout = true
+		s.drained.Broadcast()
+	})
+	for !timeout && s.late(lagLow) {
+		s.drained.Wait()
 	}
-	s.waiting = false
-	k.timer.Stop()
-	k.spent += time.Since(start)
+	timer.Stop()
+	s.patience -= time.Since(start)
 	if !timeout {
 		return
 	}
-	k.stalls++
+	s.patience -= courtesyVain
 	for _, c := range s.clients {
-		if c.behind() && !c.resuming && c.lag() > lagLow {
-			c.stalled = true
-		}
-	}
-}
-
-// spillLoop writes output to disk before the ring gives it up.
-func (s *server) spillLoop() {
-	for range s.spillCh {
-		if !s.spillOut() {
-			return
-		}
-	}
-}
-
-// spillOut writes everything that is not on disk yet. It writes straight from the ring: the span is
-// looked at again afterwards, and what was overwritten meanwhile becomes a hole. It returns false once
-// the spill is off.
-func (s *server) spillOut() bool {
-	sp := s.spill
-	sp.io.Lock() // the last call may meet the loop
-	defer sp.io.Unlock()
-	for {
-		s.mu.Lock()
-		first := s.ring.first
-		s.mu.Unlock()
-		if sp.off {
-			return false
-		}
-		at, err := sp.begin(first)
-		if err == nil {
-			s.mu.Lock()
-			var p []byte
-			if at >= s.ring.first {
-				p = s.ring.view(at, spillBatch)
-			}
-			s.mu.Unlock()
-			if len(p) == 0 {
-				return true
-			}
-			err = sp.write(at, p)
-		}
-		if err != nil {
-			s.log.say("spill is off: " + err.Error())
-			sp.disable()
-			return false
-		}
-		s.mu.Lock()
-		torn := at < s.ring.first
-		s.mu.Unlock()
-		if torn {
-			sp.forget()
-		}
+		c.stalled = c.stalled || c.behind() && c.lag() > lagLow
 	}
 }

@@ -60,10 +60,6 @@ func (r *ring) copyOut(p []byte, from uint64) int {
 
 // tail copies out up to n of the newest bytes.
 func (r *ring) tail(n int) []byte {
-	from := r.first
-	if r.next-from > uint64(n) {
-		from = r.next - uint64(n)
-	}
-	p := make([]byte, r.next-from)
-	return p[:r.copyOut(p, from)]
+	p := make([]byte, min(uint64(n), r.next-r.first))
+	return p[:r.copyOut(p, r.next-uint64(len(p)))]
 }

@@ -4,137 +4,121 @@ package custody
 
 import (
 	"encoding/binary"
-	"errors"
+	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
 const (
-	spillMagic  = "COTALRNG"
 	spillHeader = 4096
-	spillBatch  = 256 << 10
+	spillBatch  = 256 << 10 // at most so much is written at once; less than any spill holds
 )
 
 // spill is the circular file that holds output older than the ring: one page of header (magic, u32
 // version, u64 capacity, u64 first, u64 next), then the bytes, offset o at o mod capacity. It is a
 // cursor into the ring that nobody waits for. The first failure switches it off.
 type spill struct {
-	path  string
-	cap   uint64
-	batch uint64
+	path string
+	cap  uint64
+	io   sync.Mutex // held by who writes
+	f    *os.File   // nil until the first write
 
-	io  sync.Mutex // held by who writes
-	off bool       // a write failed; guarded by io
-
-	mu          sync.Mutex // guards the fields below
-	fd          int        // -1 until the first write
-	first, next uint64     // readable: first..next-1
+	// Guarded by server.mu.
+	off         bool
+	first, next uint64 // readable: first..next-1
 }
 
-func newSpill(path string, capacity uint64, ringSize uint64) *spill {
-	return &spill{path: path, cap: capacity, batch: min(spillBatch, ringSize/4), fd: -1}
-}
-
-func (s *spill) span() (first, next uint64) {
+// spillOut writes everything that is not on disk yet, straight from the ring. The span is shrunk
+// before bytes are overwritten and grows after, so that it never claims what is not there.
+func (s *server) spillOut() {
+	sp := s.spill
+	sp.io.Lock() // the last call may meet the loop
+	defer sp.io.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.first, s.next
-}
-
-// begin opens the file and says where the next byte goes. from is the oldest byte the ring still has:
-// what was lost between is a hole, and everything before the hole is given up.
-func (s *spill) begin(from uint64) (at uint64, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.fd < 0 {
-		fd, err := unix.Open(s.path, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
-		if err != nil {
-			return 0, errors.New("open spill: " + err.Error())
+	for !sp.off {
+		if sp.next < s.ring.first { // a hole: what is before it is given up
+			sp.first, sp.next = s.ring.first, s.ring.first
 		}
-		s.fd = fd
+		at, p := sp.next, s.ring.view(sp.next, spillBatch)
+		if len(p) == 0 {
+			return
+		}
+		end := at + uint64(len(p))
+		first := max(sp.first, end-min(end, sp.cap))
+		sp.first = first
+		s.mu.Unlock()
+		err := sp.write(p, first, at)
+		if err != nil {
+			s.log.say("spill is off: " + err.Error())
+			_ = os.Truncate(sp.path, 0) // on a full disk, give the space back
+		}
+		s.mu.Lock()
+		sp.next = end
+		if at < s.ring.first { // overwritten in the ring while it was written
+			sp.first = end
+		}
+		if err != nil {
+			sp.off, sp.first, sp.next = true, 0, 0
+		}
 	}
-	if s.next < from {
-		s.first, s.next = from, from
-	}
-	return s.next, nil
 }
 
-// write stores p at offset at. The span shrinks before bytes are overwritten and grows after, in
-// memory and in the header, so that neither ever claims what is not there.
-func (s *spill) write(at uint64, p []byte) error {
-	end := at + uint64(len(p))
-	s.mu.Lock()
-	if end > s.cap && s.first < end-s.cap {
-		s.first = end - s.cap
+// write stores p, which is the output from offset at on. io is held.
+func (sp *spill) write(p []byte, first, at uint64) (err error) {
+	if sp.f == nil {
+		if sp.f, err = os.OpenFile(sp.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600); err != nil {
+			return err
+		}
 	}
-	s.mu.Unlock()
-	if err := s.header(); err != nil {
+	if err := sp.header(first, at); err != nil {
 		return err
 	}
-	for off := at; len(p) > 0; {
-		pos := off % s.cap
-		part := p[:min(uint64(len(p)), s.cap-pos)]
-		n, err := unix.Pwrite(s.fd, part, int64(spillHeader+pos))
-		if err != nil {
-			return errors.New("write spill: " + err.Error())
-		}
-		off, p = off+uint64(n), p[n:]
+	end, pos := at+uint64(len(p)), at%sp.cap
+	head := p[:min(uint64(len(p)), sp.cap-pos)]
+	if _, err := sp.f.WriteAt(head, int64(spillHeader+pos)); err != nil {
+		return err
 	}
-	s.mu.Lock()
-	s.next = end
+	if _, err := sp.f.WriteAt(p[len(head):], spillHeader); err != nil {
+		return err
+	}
+	return sp.header(first, end)
+}
+
+func (sp *spill) header(first, next uint64) error {
+	b := append(make([]byte, 0, 36), "COTALRNG"...)
+	b = binary.BigEndian.AppendUint32(b, 1)
+	for _, v := range []uint64{sp.cap, first, next} {
+		b = binary.BigEndian.AppendUint64(b, v)
+	}
+	_, err := sp.f.WriteAt(b, 0)
+	return err
+}
+
+// readSpill copies bytes from offset on and returns how many: 0 when they are not held, or were
+// overwritten meanwhile. mu is held, and given up for the read.
+func (s *server) readSpill(p []byte, from uint64) int {
+	sp := s.spill
+	if from < sp.first || from >= sp.next {
+		return 0
+	}
+	pos := from % sp.cap
+	p = p[:min(uint64(len(p)), sp.next-from, sp.cap-pos)]
 	s.mu.Unlock()
-	return s.header()
-}
-
-func (s *spill) header() error {
-	first, next := s.span()
-	var b [36]byte
-	copy(b[:], spillMagic)
-	binary.BigEndian.PutUint32(b[8:], 1)
-	binary.BigEndian.PutUint64(b[12:], s.cap)
-	binary.BigEndian.PutUint64(b[20:], first)
-	binary.BigEndian.PutUint64(b[28:], next)
-	if _, err := unix.Pwrite(s.fd, b[:], 0); err != nil {
-		return errors.New("write spill header: " + err.Error())
-	}
-	return nil
-}
-
-// forget drops everything: what was written last had been overwritten in the ring meanwhile.
-func (s *spill) forget() {
+	n, err := sp.f.ReadAt(p, int64(spillHeader+pos))
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.first = s.next
-}
-
-// disable gives the spill up; what it held is no longer served. io is held.
-func (s *spill) disable() {
-	s.off = true
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.first, s.next = 0, 0
-	if s.fd >= 0 {
-		_ = unix.Ftruncate(s.fd, 0) // on a full disk, give the space back
-	}
-}
-
-// read copies bytes from offset on and returns how many are valid: 0 when the range is not held or
-// was overwritten meanwhile.
-func (s *spill) read(p []byte, from uint64) int {
-	s.mu.Lock()
-	fd, ok := s.fd, s.fd >= 0 && from >= s.first && from < s.next
-	n := min(uint64(len(p)), s.next-from, s.cap-from%s.cap)
-	s.mu.Unlock()
-	if !ok {
+	if err != nil || from < sp.first {
 		return 0
 	}
-	got, err := unix.Pread(fd, p[:n], int64(spillHeader+from%s.cap))
-	if err != nil || got <= 0 {
-		return 0
+	return n
+}
+
+// oldest returns the first offset that can still be read, from the spill if it reaches to the ring.
+// mu is held.
+func (s *server) oldest() uint64 {
+	if s.spill.next >= s.ring.first {
+		return min(s.spill.first, s.ring.first)
 	}
-	if first, _ := s.span(); from < first {
-		return 0
-	}
-	return got
+	return s.ring.first
 }
