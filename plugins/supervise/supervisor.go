@@ -414,6 +414,7 @@ func (s *Supervisor) runOnce() error {
 	var cause error
 	select {
 	case <-in.proc.gone:
+		s.update(func() { s.live = nil }) // at once: its last words may take pipeGrace
 		cause = s.died(in)
 	case <-s.restart:
 		in.proc.stop(context.Background())
