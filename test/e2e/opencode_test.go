@@ -181,17 +181,16 @@ func TestRealAgentSurvivesEveryKill(t *testing.T) {
 	h = w.Start(harness.HostOptions{})
 	same("after kill -9 of the host")
 
-	w.KillPID(w.PluginPID("pty"))
-	w.PluginPID("pty")
+	killed := w.PluginPID("pty")
+	w.KillPID(killed)
+	await(t, harness.DefaultWait, "the runtime plugin is another process", func() (bool, string) { return w.PluginPID("pty") != killed, "" })
 	same("after kill -9 of the runtime plugin")
 	ask("say gamma")
 	answer("say gamma>>")
 
 	pty := w.PluginPID("pty")
 	h.Kill()
-	if w.Alive(pty) {
-		w.KillPID(pty)
-	}
+	w.KillRest(pty) // it ends with its host
 	h = w.Start(harness.HostOptions{})
 	same("after kill -9 of both")
 	ask("say delta")

@@ -174,6 +174,13 @@ func (w *World) KillPID(pid int) {
 	w.AwaitGone(pid)
 }
 
+// KillRest ends a process that may be ending by itself just now, and waits until it is gone.
+func (w *World) KillRest(pid int) {
+	w.t.Helper()
+	_, _ = w.warden.call(wardenRequest{Op: "signal", PID: pid, Signal: int(syscall.SIGKILL)}) // refused when it is gone
+	w.AwaitGone(pid)
+}
+
 // AwaitGone waits until a process is gone.
 func (w *World) AwaitGone(pid int) {
 	w.t.Helper()
