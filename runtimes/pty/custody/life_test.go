@@ -87,21 +87,6 @@ func TestACommitStartsOnceAndIsAnsweredTheSameAgain(t *testing.T) {
 	}
 }
 
-func TestAnUncommittedSeatEndsItselfAndSaysSo(t *testing.T) {
-	h := prepared(t, func(l *seat.Launch) { l.PrepareTimeoutMs = 50 })
-	h.awaitEnd()
-	x, err := record.ReadExit(h.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if x.Evidence != seat.EvidenceUncommitted || x.Code != nil || x.Asked {
-		t.Errorf("%+v", x)
-	}
-	if _, err := os.Lstat(h.launch.Socket); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("socket is still there: %v", err)
-	}
-}
-
 func TestAFailedExecutionLeavesTheSeatPrepared(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -3,13 +3,14 @@
 package custody_test
 
 import (
-	"fmt"
+	"errors"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/sdk/seat"
+	"github.com/cotal-ai/cotal-host/sdk/seat/record"
 )
 
 func TestTheAgentGetsDefaultSignalsItsDirectoryAndOnlyItsEnvironment(t *testing.T) {
@@ -40,5 +41,20 @@ func TestTheAgentGetsDefaultSignalsItsDirectoryAndOnlyItsEnvironment(t *testing.
 		if strings.Contains(out, bad) {
 			t.Errorf("%q leaked into the agent:\n%s", bad, out)
 		}
+	}
+}
+
+func TestAnUncommittedSeatEndsItselfAndSaysSo(t *testing.T) {
+	h := prepared(t, func(l *seat.Launch) { l.PrepareTimeoutMs = 50 })
+	h.awaitEnd()
+	x, err := record.ReadExit(h.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x.Evidence != seat.EvidenceUncommitted || x.Code != nil || x.Asked {
+		t.Errorf("%+v", x)
+	}
+	if _, err := os.Lstat(h.launch.Socket); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("socket is still there: %v", err)
 	}
 }
