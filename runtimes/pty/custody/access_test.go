@@ -246,15 +246,21 @@ func TestTheSocketAndTheFilesAreForTheOwnerAlone(t *testing.T) {
 	}
 }
 
-func TestTheSixtyFifthConnectionIsRefusedAndTheOthersServed(t *testing.T) {
+// Viewers cannot take the places that a host needs to stop the seat.
+func TestManyViewersAreRefusedAndDoNotLockTheHostOut(t *testing.T) {
 	h := prepared(t)
 	var conns []*seat.Conn
-	for range 64 {
+	for range 48 {
 		conns = append(conns, h.dial(seat.RoleOutput))
 	}
 	if _, err := seat.Dial(testContext(t), h.config(seat.RoleOutput)); !errors.Is(err, seat.ErrLimit) {
-		t.Errorf("dial: %v", err)
+		t.Errorf("one viewer more: %v", err)
 	}
+	host, err := seat.Dial(testContext(t), h.config(seat.RoleControl))
+	if err != nil {
+		t.Fatalf("the host is locked out: %v", err)
+	}
+	_ = host.Close()
 	_ = conns[0].Close()
 	h.eventually("a free place", func() error {
 		c, err := seat.Dial(testContext(t), h.config(seat.RoleOutput))

@@ -17,6 +17,7 @@ import (
 
 const (
 	maxClients   = 64
+	maxViewers   = 48 // of them; the others are kept for hosts, and for who has not said HELLO yet
 	helloTimeout = 5 * time.Second
 	maxRequest   = 4 + 1 + 4 + seat.MaxInput
 )
@@ -123,6 +124,8 @@ func (s *server) hello(f *os.File, fd int, in *seat.FrameReader) (*client, *seat
 	}
 	if c.role.Has(seat.RoleControl) {
 		s.fence = c.fence
+	} else if len(s.clients) >= maxViewers {
+		return nil, seat.Refuse(seat.CodeLimit, strconv.Itoa(len(s.clients))+" connections are open")
 	}
 	c.cursor = min(h.From, s.ring.next)
 	c.resuming = c.cursor < s.ring.next
