@@ -64,7 +64,9 @@ func diskRig(t *testing.T) (r *rig, fill func() (free func())) {
 // its exit nor calls it gone, and with space again its exit code is there.
 func TestFullDiskKeepsTheExitOfADeadAgent(t *testing.T) {
 	r, fill := diskRig(t)
-	q, _ := r.run(`[{"waitFile":"{work}/go"},{"exit":7}]`)
+	// Its helper dies hard: the exit is written only a second after the agent's end.
+	q, _ := r.run(`[{"fork":{"steps":[{"ignore":["HUP","TERM"]},{"pidfile":"{work}/helper"},{"hang":true}]}},{"waitFile":"{work}/go"},{"exit":7}]`)
+	r.pid("helper")
 	var mu sync.Mutex
 	var news []sdk.SeatStatus
 	ctx, cancel := context.WithCancel(context.Background())
@@ -87,12 +89,15 @@ func TestFullDiskKeepsTheExitOfADeadAgent(t *testing.T) {
 	full := func(st sdk.SeatStatus) bool {
 		return st.State == sdk.SeatRunning && st.Agent.PID == 0 && strings.Contains(st.Reason, "its exit record cannot be written: no space")
 	}
-	eventually(t, "adopt says why", func() bool { return full(r.adopt(q, false)) })
+	// The watch first: every other connection makes the seat tell its state again.
 	eventually(t, "a watch says why", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(news) > 0 && full(news[len(news)-1])
 	})
+	if st := r.adopt(q, false); !full(st) {
+		t.Errorf("adopt: %s (%s), agent %+v", st.State, st.Reason, st.Agent)
+	}
 	_, err := r.rt.Reap(context.Background(), stopOf(q, sdk.StopNow))
 	if !errors.Is(err, sdk.ErrUnproven) || !strings.Contains(err.Error(), "no space") || !strings.Contains(err.Error(), "free space on the file system of "+r.dir(q)) {
 		t.Errorf("stop: %v", err)

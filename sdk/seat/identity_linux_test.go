@@ -94,8 +94,8 @@ func TestFindByNonceFindsTheWholeNonceOnly(t *testing.T) {
 }
 
 func TestACommandWithBracketsAndSpacesIsParsed(t *testing.T) {
-	st, err := parseStat("12 (a) b (c) S 7 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 98765 1 1")
-	if err != nil || st.Comm != "a) b (c" || st.State != 'S' || st.PPID != 7 || st.StartTicks != 98765 {
+	st, err := parseStat("12 (a) b (c) S 7 1 5 34816 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 98765 1 1")
+	if err != nil || st.Comm != "a) b (c" || st.State != 'S' || st.PPID != 7 || st.Session != 5 || st.TTY != 34816 || st.StartTicks != 98765 {
 		t.Errorf("%+v %v", st, err)
 	}
 	for _, bad := range []string{"", "12 (x", "12 (x) S", "12 (x) S a 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 98765 1"} {

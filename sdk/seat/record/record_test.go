@@ -61,6 +61,11 @@ func TestABrokenRecordNamesItsFileAndField(t *testing.T) {
 		{ExitFile, `"evidence":"reaped"}`, ``, ExitFile},
 		{IntentFile, `"version":1`, `"version":2`, "version"},
 		{IntentFile, `"nonce":"n"`, `"nonce":""`, "nonce"},
+		{AgentFile, `"version":1`, `"version":2`, "version"},
+		{AgentFile, `"pid":7`, `"pid":-7`, "pid"},
+		{AgentFile, `"startTicks":8,`, ``, "startTicks"},
+		{AgentFile, `"bootId":"b"`, `"bootId":""`, "bootId"},
+		{AgentFile, `"new":"field"}`, `"new":"fi`, AgentFile},
 	} {
 		text := seatText
 		if c.file == ExitFile {
@@ -76,12 +81,33 @@ func TestABrokenRecordNamesItsFileAndField(t *testing.T) {
 			_, err = ReadSeat(dir)
 		case ExitFile:
 			_, err = ReadExit(dir)
+		case AgentFile:
+			_, err = ReadAgent(dir)
 		default:
 			_, err = ReadIntent(dir)
 		}
 		if !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.file) {
 			t.Errorf("%s with %s: %v", c.file, c.bad, err)
 		}
+	}
+}
+
+func TestAgentRecordComesBackAsItWent(t *testing.T) {
+	dir := t.TempDir()
+	for _, want := range []Agent{{PID: 7, StartTicks: 8, BootID: "b", TTY: 34816}, {PID: 9, StartTicks: 10, BootID: "b"}} {
+		if err := WriteAgent(dir, want); err != nil {
+			t.Fatal(err)
+		}
+		want.Version = Version
+		if got, err := ReadAgent(dir); err != nil || got != want {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("left %v, %v", left, err)
+	}
+	if _, err := ReadAgent(t.TempDir()); !errors.Is(err, os.ErrNotExist) || errors.Is(err, ErrBroken) {
+		t.Errorf("absent: %v", err)
 	}
 }
 
