@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
@@ -79,16 +79,21 @@ type instance struct {
 	// What the plugin prints after the handshake comes through the connection.
 	stdout, stderr *lineSplitter
 
-	conn atomic.Pointer[grpc.ClientConn] // see keepConn
+	connMu sync.Mutex
+	conns  []*grpc.ClientConn // see keepConn
 }
 
-// keepConn remembers the connection under the client. go-plugin opens two streams on it before it hands
-// anything out, and forgets it, with its goroutines, when the second one fails because the plugin has
-// just died; nobody else could close it then.
+// keepConn remembers every connection under the client. go-plugin opens two streams on one before it hands
+// anything out, and forgets it, with its goroutines, when the second one fails because the plugin has just
+// died; nobody else could close it then. Its Kill connects once more in that case, so there may be several.
 func (in *instance) keepConn(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
 	streamer grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
-	in.conn.Store(cc)
+	in.connMu.Lock()
+	if !slices.Contains(in.conns, cc) {
+		in.conns = append(in.conns, cc)
+	}
+	in.connMu.Unlock()
 	return streamer(ctx, desc, cc, method, opts...)
 }
 
@@ -294,9 +299,11 @@ func (in *instance) discard(log hclog.Logger) {
 		<-in.proc.exited
 	}
 	in.client.Kill() // the process is gone: this closes the connection and collects goroutines
-	if conn := in.conn.Load(); conn != nil {
+	in.connMu.Lock()
+	for _, conn := range in.conns {
 		_ = conn.Close() // closing twice is refused, and harmless
 	}
+	in.connMu.Unlock()
 	_ = in.stdout.Close()
 	_ = in.stderr.Close()
 	if err := in.dir.remove(); err != nil {

@@ -84,13 +84,16 @@ func readable(fd int) bool {
 	return err == nil && n > 0
 }
 
-// late reports whether a viewer that is waited for is further behind than limit. mu is held.
+// late reports whether a viewer that is waited for is further behind than limit, or the spill about to
+// lose what the ring overwrites next. mu is held.
 func (s *server) late(limit uint64) bool {
-	return slices.ContainsFunc(s.clients, func(c *client) bool { return c.behind() && !c.stalled && c.lag() > limit })
+	return !s.spill.off && s.ring.next-s.spill.next > s.ring.size()/4*3 ||
+		slices.ContainsFunc(s.clients, func(c *client) bool { return c.behind() && !c.stalled && c.lag() > limit })
 }
 
 // courtesy gives viewers that are late up to 20 ms to come close again. Who does not is stalled, and
-// is not waited for until it has. mu is held, and given up while it waits.
+// is not waited for until it has. The spill gets the same moment, out of the same budget: on a busy machine
+// it may not have run at all since a flood began. mu is held, and given up while it waits.
 func (s *server) courtesy() {
 	start := time.Now()
 	if start.Sub(s.second) >= time.Second {
@@ -99,6 +102,7 @@ func (s *server) courtesy() {
 	if s.patience <= 0 || !s.late(lagHigh) {
 		return
 	}
+	kick(s.spillCh)
 	timeout := false
 	timer := time.AfterFunc(min(courtesyWait, s.patience), func() {
 		s.mu.Lock()

@@ -62,6 +62,7 @@ func (s *server) spillOut() {
 		if err != nil {
 			sp.off, sp.first, sp.next = true, 0, 0
 		}
+		s.drained.Broadcast()
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -89,6 +90,7 @@ func TestTheSpillServesWhatItHoldsAndNothingElse(t *testing.T) {
 	const held = 300_000
 	path := filepath.Join(t.TempDir(), "ring")
 	s := &server{ring: r, spill: &spill{path: path, cap: held}, log: &logFile{}}
+	s.drained = sync.NewCond(&s.mu)
 	data := make([]byte, 1<<20)
 	for i := range data {
 		data[i] = byte(i*7 + i>>8)
