@@ -102,7 +102,6 @@ func (s *server) courtesy() {
 	if s.patience <= 0 || !s.late(lagHigh) {
 		return
 	}
-	kick(s.spillCh)
 	timeout := false
 	timer := time.AfterFunc(min(courtesyWait, s.patience), func() {
 		s.mu.Lock()
