@@ -331,6 +331,9 @@ func (c *Conn) closedErr() error {
 
 // request sends one frame and waits for its answer.
 func (c *Conn) request(ctx context.Context, t Type, body []byte) (reply, error) {
+	if err := ctx.Err(); err != nil { // a caller that is gone asks for nothing more
+		return reply{}, err
+	}
 	ch := make(chan reply, 1)
 	c.mu.Lock()
 	if c.broken != nil {

@@ -52,7 +52,7 @@ func (s *server) spillOut() {
 		err := sp.write(p, first, at)
 		if err != nil {
 			s.log.say("spill is off: " + err.Error())
-			_ = os.Truncate(sp.path, 0) // on a full disk, give the space back
+			_ = sp.f.Truncate(0) // on a full disk, give the space back; by the file, never by a name
 		}
 		s.mu.Lock()
 		sp.next = end
