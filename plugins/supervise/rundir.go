@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Every plugin process gets a private directory for its sockets, which is also its working
@@ -84,9 +85,19 @@ func isAt(f *os.File, path string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(mine, there)
 }
 
+// A plugin whose host was killed a moment ago may still be putting its socket into the directory that is
+// being removed; it notices the end of its host within this time.
+const (
+	orphanTime  = 2500 * time.Millisecond
+	orphanEvery = 10 * time.Millisecond
+)
+
 // remove deletes the directory, then the lock: never a directory without a lock beside it.
 func (d *instanceDir) remove() error {
 	err := os.RemoveAll(d.path)
+	for until := time.Now().Add(orphanTime); err != nil && time.Now().Before(until); err = os.RemoveAll(d.path) {
+		time.Sleep(orphanEvery)
+	}
 	if err == nil {
 		err = os.Remove(d.lock.Name())
 	}
