@@ -132,18 +132,6 @@ func (s *server) signal(a seat.Action) {
 	_ = unix.Kill(-agent, unix.SIGCONT) // a stopped program cannot end politely
 }
 
-// killTree ends whatever is below this process now; what is forked meanwhile is ended with the
-// leftovers, which get no grace from here on. mu is held, and given up meanwhile.
-func (s *server) killTree() {
-	s.mu.Unlock()
-	defer s.mu.Lock()
-	s.hurry.Store(true)
-	all, _ := seat.Descendants(s.self.PID)
-	for _, p := range all {
-		_ = seat.SignalExact(p.Identity, unix.SIGKILL)
-	}
-}
-
 // leftover is a process that outlived the agent.
 type leftover struct {
 	id     seat.Identity

@@ -262,15 +262,15 @@ func (s *server) onSignal(_ *client, _ uint32, body []byte) *seat.Error {
 			return refusal
 		}
 	}
+	if a == seat.ActionKill {
+		s.hurry.Store(true) // what the agent leaves behind is killed at once
+	}
 	switch {
 	case s.state == seat.StateRunning: // an agent that has ended was not asked to
 		s.asked = s.asked || a != seat.ActionInterrupt
 		s.signal(a)
 	case a == seat.ActionInterrupt:
 		return seat.Refuse(seat.CodeNotRunning, "there is no agent to interrupt")
-	}
-	if a == seat.ActionKill {
-		s.killTree()
 	}
 	return nil
 }
