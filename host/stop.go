@@ -34,7 +34,10 @@ func watchSignals() *signals {
 		ch: make(chan os.Signal, 4), pipe: make(chan os.Signal, 1),
 		first: make(chan os.Signal, 1), hasten: make(chan struct{}), quit: make(chan struct{}),
 	}
-	signal.Notify(s.ch, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(s.ch, syscall.SIGINT, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup starts it: then the end of the terminal is no reason to stop
+		signal.Notify(s.ch, syscall.SIGHUP)
+	}
 	// A reader of our output that goes away must not end the host. Notify, not Ignore: an ignored
 	// signal would be inherited by everything we start.
 	signal.Notify(s.pipe, syscall.SIGPIPE)

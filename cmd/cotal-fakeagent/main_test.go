@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,6 +22,9 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
+	// A test run may itself be started with SIGHUP ignored (nohup), and a child would inherit that; a signal
+	// that is handled here is back to its default in a child.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	os.Exit(m.Run())
 }
 

@@ -459,3 +459,19 @@ func TestSecretsAreInPrivateFilesOnly(t *testing.T) {
 	}
 	found("ps", fmt.Sprintf("%+v", w.Ps()))
 }
+
+// A host that was started with nohup does not take the end of its terminal for a request to stop.
+func TestAHostUnderNohupIgnoresTheEndOfItsTerminal(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	h := w.LaunchProgram("/bin/sh", []string{"-c", `trap "" HUP; exec "$0" serve --open --root "$1"`, filepath.Join(w.Bin, "cotal-host"), w.Root}, harness.HostOptions{})
+	if err := h.WaitReady(harness.DefaultWait); err != nil {
+		t.Fatal(err)
+	}
+	row := w.SpawnFake("kept", `[{"hang": true}]`)
+	h.Signal(syscall.SIGHUP)
+	w.CLI("inspect", "kept").OK()
+	if !h.Running() || !w.Alive(row.PID) {
+		t.Error("the hang-up ended the host or its seat")
+	}
+}
