@@ -289,8 +289,11 @@ func TestAttach_OneTerminalHasTheKeyboardUntilAnotherTakesIt(t *testing.T) {
 	eventually(t, "the first is attached", func() bool { return p.status().Attached == 1 })
 	b := r.run("attach", "keys")
 	b.see("another terminal has the keyboard: you only watch; to take it: cotal attach --take-over keys")
-	b.send("no")
-	b.see("what you type is dropped")
+	// What is typed before the terminal is live is flushed, and not answered: so it is typed until it is.
+	eventually(t, "typing is answered", func() bool {
+		b.send("n")
+		return strings.Contains(b.text(), "what you type is dropped")
+	})
 	a.send("from-a;")
 	b.see("from-a;")
 	c := r.run("attach", "--take-over", "keys")
