@@ -12,8 +12,6 @@ import (
 	"syscall"
 
 	"github.com/hashicorp/go-hclog"
-
-	"github.com/cotal-ai/cotal-host/sdk/seat"
 )
 
 // maxSocketPath is the longest socket path every system we run on can bind, with some room.
@@ -80,8 +78,6 @@ func privateDir(dir string) error {
 	}
 	return nil
 }
-
-func selfIdentity() (seat.Identity, error) { return seat.SelfIdentity() }
 
 // maxLog is the size at which the log file is set aside; one older file is kept.
 const maxLog = 8 << 20

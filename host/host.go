@@ -25,6 +25,7 @@ import (
 	"github.com/cotal-ai/cotal-host/plugins/catalog"
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/sdk"
+	custody "github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -40,7 +41,7 @@ type Config struct {
 	RuntimeDir  string // parent of all sockets; default $XDG_RUNTIME_DIR/cotal, else <temp>/cotal-<uid>
 	Runtime     string // runtime for new seats; default "pty"
 	Open        bool   // open mode: no per-principal rights
-	MaxSeats    int    // 0: config.toml, else seat.DefaultMaxSeats
+	MaxSeats    int    // 0: config.toml, else config.DefaultMaxSeats
 	SyncAlways  bool   // the embedded broker syncs every write
 	Version     string
 	Stdout      io.Writer // "ready" and what to type next
@@ -269,7 +270,7 @@ func (h *Host) serve(ctx context.Context, url, tokenFile string, runtimeErr erro
 	if err != nil {
 		return err
 	}
-	self, err := selfIdentity()
+	self, err := custody.SelfIdentity()
 	if err != nil {
 		return err
 	}

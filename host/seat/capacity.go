@@ -5,10 +5,6 @@ import (
 	"time"
 )
 
-// DefaultMaxSeats is the ceiling when the configuration names none. A seat is a full agent process
-// tree, so the ceiling bounds what a loop of spawns can do to the machine.
-const DefaultMaxSeats = 64
-
 // MinLifetime is how long a seat counts against the ceiling from its start, even when it ends sooner
 // by itself: it bounds the rate at which seats can be recycled.
 const MinLifetime = 10 * time.Second

@@ -2,25 +2,20 @@ package seat
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
-)
 
-// nameRule is the grammar of an alias.
-var nameRule = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+	"github.com/cotal-ai/cotal-host/host/persona"
+)
 
 // reservedPrefix belongs to chat sessions.
 const reservedPrefix = "chat_"
 
 // checkName returns why an alias cannot be used, or nil.
 func checkName(name string) error {
-	switch {
-	case !nameRule.MatchString(name):
-		return fmt.Errorf("name %q is not a bare token: use letters, digits, _ and -, at most 128 characters", name)
-	case strings.HasPrefix(name, reservedPrefix):
+	if strings.HasPrefix(name, reservedPrefix) {
 		return fmt.Errorf("name %q begins with %s, which is reserved", name, reservedPrefix)
 	}
-	return nil
+	return persona.CheckName(name)
 }
 
 // names gives out aliases. A numbered name is never issued twice in one process, even after its

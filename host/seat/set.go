@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/cotal-ai/cotal-host/host/config"
 	"github.com/cotal-ai/cotal-host/host/goal"
 	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/host/launch"
@@ -37,7 +38,7 @@ type Config struct {
 	EndedDir   string // where the last output of ended seats is kept; empty keeps none
 	Runtime    string // runtime for new seats; default "pty"
 	Servers    string // broker URL handed to connectors; holds no secret
-	MaxSeats   int    // default DefaultMaxSeats
+	MaxSeats   int    // default config.DefaultMaxSeats
 	Journal    *journal.Journal
 	Goals      *goal.Store
 	Plugins    Plugins
@@ -78,7 +79,7 @@ func New(cfg Config) *Set {
 		cfg.Runtime = "pty"
 	}
 	if cfg.MaxSeats == 0 {
-		cfg.MaxSeats = DefaultMaxSeats
+		cfg.MaxSeats = config.DefaultMaxSeats
 	}
 	if cfg.Environ == nil {
 		cfg.Environ = os.Environ()
