@@ -28,7 +28,7 @@ var signals = map[string]syscall.Signal{
 func run(s step) error {
 	switch {
 	case s.Write != nil:
-		return os.WriteFile(fill(s.Write.File), []byte(fill(s.Write.Text)), 0o600)
+		return writeWhole(s.Write.File, fill(s.Write.Text))
 	case s.Append != nil:
 		return appendTo(s.Append)
 	case s.PIDFile != nil:
