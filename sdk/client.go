@@ -61,6 +61,8 @@ type RuntimeClient interface {
 	Runtime
 	Watcher
 	Lister
+	Writer
+	Snapshotter
 }
 
 // Runtime returns the runtime at the other end. Whether there is one, and which of its optional
@@ -219,6 +221,29 @@ func (c *runtimeClient) Reap(ctx context.Context, req StopRequest) (ReapReport, 
 		return ReapReport{}, err
 	}
 	return reportFromPB(resp.GetReport())
+}
+
+func (c *runtimeClient) Write(ctx context.Context, req WriteRequest) (int, error) {
+	if len(req.Data) > MaxWrite {
+		return 0, Errorf(ErrTooLarge, "Write: %d bytes, the limit is %d", len(req.Data), MaxWrite)
+	}
+	resp, err := unary(ctx, "Write", defaultDeadline, &pb.WriteRequest{
+		SeatId: req.SeatID, InstanceId: req.InstanceID, Handle: handleToPB(req.Handle), Fence: req.Fence, Data: req.Data, Paste: req.Paste,
+	}, c.rpc.Write)
+	return int(resp.GetWritten()), err
+}
+
+func (c *runtimeClient) Snapshot(ctx context.Context, req SnapshotRequest) (Snapshot, error) {
+	resp, err := unary(ctx, "Snapshot", defaultDeadline, &pb.SnapshotRequest{
+		SeatId: req.SeatID, InstanceId: req.InstanceID, Handle: handleToPB(req.Handle),
+	}, c.rpc.Snapshot)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	return Snapshot{
+		Offset: resp.GetOffset(), Rows: u16(resp.GetRows()), Cols: u16(resp.GetCols()),
+		Modes: resp.GetModes(), Data: resp.GetData(), Dirty: resp.GetDirty(),
+	}, nil
 }
 
 func (c *runtimeClient) Watch(ctx context.Context, req WatchRequest, emit func(SeatStatus) error) error {

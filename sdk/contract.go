@@ -68,6 +68,23 @@ type Lister interface {
 	List(ctx context.Context, req ListRequest) ([]SeatListing, error)
 }
 
+// Writer is the optional ability to type into a seat (capability CapWrite), for runtimes whose Attach
+// answers with an argv. Where Attach gives a seat socket, the host types there and never through the plugin.
+type Writer interface {
+	// Write types req.Data, byte for byte and in order, and returns how many bytes the terminal took. It
+	// is not idempotent and never repeated by the host.
+	// Errors: ErrGone (not running), ErrNotOurs, ErrStaleFence, ErrTooLarge (above MaxWrite).
+	Write(ctx context.Context, req WriteRequest) (int, error)
+}
+
+// Snapshotter is the optional ability to show a seat's screen (capability CapSnapshot).
+type Snapshotter interface {
+	// Snapshot returns what paints the screen as it is now. A screen that may be wrong is returned with
+	// Dirty set; one that cannot be had at all is ErrUnavailable, and the caller replays output instead.
+	// Errors: ErrGone, ErrNotOurs, ErrUnavailable.
+	Snapshot(ctx context.Context, req SnapshotRequest) (Snapshot, error)
+}
+
 // Configurer is implemented by plugins that take configuration: it is called once after start and
 // before any other method, with the [plugin.config] table of plugins.toml and the host's facts.
 type Configurer interface {
@@ -92,6 +109,9 @@ const (
 	CapWatch  Capability = "watch"  // runtime implements Watcher
 	CapList   Capability = "list"   // runtime implements Lister
 	CapModels Capability = "models" // connector has a model catalogue
+
+	CapWrite    Capability = "write"    // runtime implements Writer
+	CapSnapshot Capability = "snapshot" // runtime implements Snapshotter
 )
 
 // Info is what a plugin says of itself (Describe, and --cotal-describe as JSON).
@@ -167,6 +187,9 @@ type InputFacts struct {
 	// AwaitField: the program loses what is typed before its input field has the focus, which shows as
 	// bracketed paste on and the cursor visible. The host holds text back until then.
 	AwaitField bool `json:"awaitField,omitempty"`
+	// BracketedPaste: the program takes bracketed paste. It counts only where the runtime cannot tell
+	// from the program's own output whether it asked for that.
+	BracketedPaste bool `json:"bracketedPaste,omitempty"`
 }
 
 // PluginConfig is handed to Configurer.
@@ -328,6 +351,7 @@ type SeatStatus struct {
 	Attached int       `json:"attached"` // terminals attached
 	Exit     *Exit     `json:"exit,omitempty"`
 	Reason   string    `json:"reason,omitempty"` // why unknown or not_found, in words
+	Modes    uint32    `json:"modes,omitempty"`  // private terminal modes in force (sdk/terminal.Modes); 0 when not known
 }
 
 // Identity identifies a process beyond pid reuse.
@@ -435,6 +459,38 @@ type WatchRequest struct {
 	InstanceID string `json:"instanceId"`
 	Handle     Handle `json:"handle,omitzero"`
 	Fence      uint64 `json:"fence"`
+}
+
+// MaxWrite bounds WriteRequest.Data, in bytes.
+const MaxWrite = 64 << 10
+
+// WriteRequest is text for one seat.
+type WriteRequest struct {
+	SeatID     string `json:"seatId"`
+	InstanceID string `json:"instanceId"`
+	Handle     Handle `json:"handle,omitzero"`
+	Fence      uint64 `json:"fence"`
+	Data       []byte `json:"data"`
+	// Paste: the data is one paste, put between paste markers where the program asked for them. Without
+	// it the bytes go as they are.
+	Paste bool `json:"paste,omitempty"`
+}
+
+// SnapshotRequest names the seat whose screen is wanted.
+type SnapshotRequest struct {
+	SeatID     string `json:"seatId"`
+	InstanceID string `json:"instanceId"`
+	Handle     Handle `json:"handle,omitzero"`
+}
+
+// Snapshot is the screen of a seat.
+type Snapshot struct {
+	Offset uint64 `json:"offset"` // output offset it stands for, bytes; output from there on follows it
+	Rows   uint16 `json:"rows"`
+	Cols   uint16 `json:"cols"`
+	Modes  uint32 `json:"modes,omitempty"` // private terminal modes in force (sdk/terminal.Modes)
+	Data   []byte `json:"data"`            // paints a cleared terminal of that size: cells, modes, cursor; at most 512 KiB
+	Dirty  string `json:"dirty,omitempty"` // why it may be wrong; empty when exact
 }
 
 // ListRequest asks for every seat on this machine.

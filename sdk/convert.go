@@ -101,7 +101,7 @@ func infoToPB(i Info) *pb.DescribeResponse {
 			Mints: &pb.MintCounts{
 				Ports: u32(f.Mints.Ports), Secrets: u32(f.Mints.Secrets), SessionIds: u32(f.Mints.SessionIDs),
 			},
-			Input:    &pb.InputFacts{SubmitDelayMs: u32(f.Input.SubmitDelayMs), AwaitField: f.Input.AwaitField},
+			Input:    &pb.InputFacts{SubmitDelayMs: u32(f.Input.SubmitDelayMs), AwaitField: f.Input.AwaitField, BracketedPaste: f.Input.BracketedPaste},
 			EnvAllow: f.EnvAllow,
 		}
 	}
@@ -129,7 +129,7 @@ func infoFromPB(p *pb.DescribeResponse) Info {
 				Ports: int(f.GetMints().GetPorts()), Secrets: int(f.GetMints().GetSecrets()),
 				SessionIDs: int(f.GetMints().GetSessionIds()),
 			},
-			Input:    InputFacts{SubmitDelayMs: int(f.GetInput().GetSubmitDelayMs()), AwaitField: f.GetInput().GetAwaitField()},
+			Input:    InputFacts{SubmitDelayMs: int(f.GetInput().GetSubmitDelayMs()), AwaitField: f.GetInput().GetAwaitField(), BracketedPaste: f.GetInput().GetBracketedPaste()},
 			EnvAllow: f.GetEnvAllow(),
 		}
 	}
@@ -269,7 +269,7 @@ func statusToPB(s SeatStatus) *pb.SeatStatus {
 	return &pb.SeatStatus{
 		SeatId: s.SeatID, State: seatStates[s.State], Handle: handleToPB(s.Handle), Owner: ownerToPB(s.Owner),
 		Identity: identityToPB(s.Identity), Agent: identityToPB(s.Agent), First: s.First, Next: s.Next,
-		Rows: uint32(s.Rows), Cols: uint32(s.Cols), Attached: u32(s.Attached), Exit: exitToPB(s.Exit), Reason: text(s.Reason),
+		Rows: uint32(s.Rows), Cols: uint32(s.Cols), Attached: u32(s.Attached), Exit: exitToPB(s.Exit), Reason: text(s.Reason), Modes: s.Modes,
 	}
 }
 
@@ -278,7 +278,7 @@ func statusFromPB(p *pb.SeatStatus) SeatStatus {
 		SeatID: p.GetSeatId(), State: SeatUnknown, Handle: handleFromPB(p.GetHandle()), Owner: ownerFromPB(p.GetOwner()),
 		Identity: identityFromPB(p.GetIdentity()), Agent: identityFromPB(p.GetAgent()),
 		First: p.GetFirst(), Next: p.GetNext(), Rows: u16(p.GetRows()), Cols: u16(p.GetCols()),
-		Attached: int(p.GetAttached()), Exit: exitFromPB(p.GetExit()), Reason: p.GetReason(),
+		Attached: int(p.GetAttached()), Exit: exitFromPB(p.GetExit()), Reason: p.GetReason(), Modes: p.GetModes(),
 	}
 	known := false
 	for state, v := range seatStates {

@@ -73,7 +73,7 @@ func ServeConnector(info Info, c Connector) {
 }
 
 // ServeRuntime is the first statement of a runtime's main. Like ServeConnector; the capabilities
-// CapWatch and CapList follow from the interfaces r implements.
+// CapWatch, CapList, CapWrite and CapSnapshot follow from the interfaces r implements.
 func ServeRuntime(info Info, r Runtime) {
 	info.Kind = KindRuntime
 	info.Connector = ConnectorFacts{}
@@ -101,13 +101,15 @@ func complete(info Info, impl any) (Info, error) {
 	}
 	_, watches := impl.(Watcher)
 	_, lists := impl.(Lister)
+	_, writes := impl.(Writer)
+	_, snaps := impl.(Snapshotter)
 	caps := append([]Capability(nil), info.Capabilities...)
 	info.Capabilities = caps
 	for _, c := range []struct {
 		name Capability
 		has  bool
 		what string
-	}{{CapWatch, watches, "Watcher"}, {CapList, lists, "Lister"}} {
+	}{{CapWatch, watches, "Watcher"}, {CapList, lists, "Lister"}, {CapWrite, writes, "Writer"}, {CapSnapshot, snaps, "Snapshotter"}} {
 		switch {
 		case info.Has(c.name) && !c.has:
 			return info, fmt.Errorf("Info.Capabilities names %q, but %T does not implement %s", c.name, impl, c.what)

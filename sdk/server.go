@@ -163,6 +163,38 @@ func (s *runtimeServer) Reap(ctx context.Context, p *pb.ReapRequest) (*pb.ReapRe
 	return &pb.ReapResponse{Report: reportToPB(report)}, nil
 }
 
+func (s *runtimeServer) Write(ctx context.Context, p *pb.WriteRequest) (*pb.WriteResponse, error) {
+	w, ok := s.impl.(Writer)
+	switch {
+	case !ok:
+		return nil, Errorf(ErrUnsupported, "this runtime cannot type into seats; it gives a seat socket for that")
+	case len(p.GetData()) > MaxWrite:
+		return nil, Errorf(ErrTooLarge, "Write: %d bytes, the limit is %d", len(p.GetData()), MaxWrite)
+	}
+	n, err := w.Write(ctx, WriteRequest{
+		SeatID: p.GetSeatId(), InstanceID: p.GetInstanceId(), Handle: handleFromPB(p.GetHandle()),
+		Fence: p.GetFence(), Data: p.GetData(), Paste: p.GetPaste(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.WriteResponse{Written: u32(n)}, nil
+}
+
+func (s *runtimeServer) Snapshot(ctx context.Context, p *pb.SnapshotRequest) (*pb.SnapshotResponse, error) {
+	sn, ok := s.impl.(Snapshotter)
+	if !ok {
+		return nil, Errorf(ErrUnsupported, "this runtime keeps no screen of its seats")
+	}
+	snap, err := sn.Snapshot(ctx, SnapshotRequest{SeatID: p.GetSeatId(), InstanceID: p.GetInstanceId(), Handle: handleFromPB(p.GetHandle())})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.SnapshotResponse{
+		Offset: snap.Offset, Rows: uint32(snap.Rows), Cols: uint32(snap.Cols), Modes: snap.Modes, Data: snap.Data, Dirty: text(snap.Dirty),
+	}, nil
+}
+
 func (s *runtimeServer) Watch(p *pb.WatchRequest, stream grpc.ServerStreamingServer[pb.WatchResponse]) error {
 	w, ok := s.impl.(Watcher)
 	if !ok {

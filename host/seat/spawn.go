@@ -252,7 +252,7 @@ func (a *actor) makeDir(row journal.SeatRow) error {
 	}
 	return record.WriteIntent(dir, record.Intent{
 		CustodyID: row.SeatID, Owner: record.Owner(a.owner(row)), Nonce: row.Nonce, Fence: a.set.cfg.Epoch,
-		Form: row.Form, Created: row.Created,
+		Form: row.Form, Created: row.Created, Runtime: row.Runtime,
 	})
 }
 

@@ -76,7 +76,8 @@ func (c *connector) Reap(ctx context.Context, req sdk.LeftoverRequest) (sdk.Reap
 	})
 }
 
-// runtime has the four methods every runtime has; the abilities are added by newRuntime.
+// runtime has the four methods every runtime has, and those of the abilities that nobody asserts; the
+// others are added by newRuntime.
 type runtime struct{ caller }
 
 // The optional abilities are types of their own, so that a type assertion tells the truth.
@@ -130,6 +131,22 @@ func (r runtime) Reap(ctx context.Context, req sdk.StopRequest) (sdk.ReapReport,
 	}
 	return twice(ctx, r.caller, deadline, func(ctx context.Context, p *sdk.Client) (sdk.ReapReport, error) {
 		return p.Runtime().Reap(ctx, req)
+	})
+}
+
+// Write types into a seat. It is made once: what a dead plugin had typed already is not known. Whether
+// the plugin can is what CapWrite says.
+func (r runtime) Write(ctx context.Context, req sdk.WriteRequest) (int, error) {
+	ctx, cancel := withDeadline(ctx, supervise.WriteTimeout)
+	defer cancel()
+	n, _, err := once(ctx, r.caller, func(ctx context.Context, p *sdk.Client) (int, error) { return p.Runtime().Write(ctx, req) })
+	return n, err
+}
+
+// Snapshot shows the screen of a seat. Whether the plugin can is what CapSnapshot says.
+func (r runtime) Snapshot(ctx context.Context, req sdk.SnapshotRequest) (sdk.Snapshot, error) {
+	return twice(ctx, r.caller, supervise.SnapshotTimeout, func(ctx context.Context, p *sdk.Client) (sdk.Snapshot, error) {
+		return p.Runtime().Snapshot(ctx, req)
 	})
 }
 

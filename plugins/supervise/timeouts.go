@@ -81,4 +81,6 @@ const (
 	// runtime knows.
 	ReapOwnGraceTimeout = 2 * time.Minute
 	ListTimeout         = 10 * time.Second // reads one directory per seat
+	WriteTimeout        = 10 * time.Second // a program that does not read keeps its terminal full
+	SnapshotTimeout     = time.Second      // somebody looks at an empty screen; a replay is the other way
 )

@@ -407,6 +407,103 @@ func (x *ListModelsResponse) GetModels() []*Model {
 	return nil
 }
 
+type StreamModelsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Query         *ListModelsRequest     `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamModelsRequest) Reset() {
+	*x = StreamModelsRequest{}
+	mi := &file_cotal_plugin_v1_connector_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamModelsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamModelsRequest) ProtoMessage() {}
+
+func (x *StreamModelsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cotal_plugin_v1_connector_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamModelsRequest.ProtoReflect.Descriptor instead.
+func (*StreamModelsRequest) Descriptor() ([]byte, []int) {
+	return file_cotal_plugin_v1_connector_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *StreamModelsRequest) GetQuery() *ListModelsRequest {
+	if x != nil {
+		return x.Query
+	}
+	return nil
+}
+
+type StreamModelsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Set in the first message.
+	Source        string   `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	Models        []*Model `protobuf:"bytes,2,rep,name=models,proto3" json:"models,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamModelsResponse) Reset() {
+	*x = StreamModelsResponse{}
+	mi := &file_cotal_plugin_v1_connector_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamModelsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamModelsResponse) ProtoMessage() {}
+
+func (x *StreamModelsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cotal_plugin_v1_connector_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamModelsResponse.ProtoReflect.Descriptor instead.
+func (*StreamModelsResponse) Descriptor() ([]byte, []int) {
+	return file_cotal_plugin_v1_connector_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *StreamModelsResponse) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *StreamModelsResponse) GetModels() []*Model {
+	if x != nil {
+		return x.Models
+	}
+	return nil
+}
+
 type Model struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -419,7 +516,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_cotal_plugin_v1_connector_proto_msgTypes[4]
+	mi := &file_cotal_plugin_v1_connector_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +528,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_connector_proto_msgTypes[4]
+	mi := &file_cotal_plugin_v1_connector_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +541,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_connector_proto_rawDescGZIP(), []int{4}
+	return file_cotal_plugin_v1_connector_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Model) GetId() string {
@@ -491,7 +588,7 @@ type ReapLeftoversRequest struct {
 
 func (x *ReapLeftoversRequest) Reset() {
 	*x = ReapLeftoversRequest{}
-	mi := &file_cotal_plugin_v1_connector_proto_msgTypes[5]
+	mi := &file_cotal_plugin_v1_connector_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -503,7 +600,7 @@ func (x *ReapLeftoversRequest) String() string {
 func (*ReapLeftoversRequest) ProtoMessage() {}
 
 func (x *ReapLeftoversRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_connector_proto_msgTypes[5]
+	mi := &file_cotal_plugin_v1_connector_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -516,7 +613,7 @@ func (x *ReapLeftoversRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReapLeftoversRequest.ProtoReflect.Descriptor instead.
 func (*ReapLeftoversRequest) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_connector_proto_rawDescGZIP(), []int{5}
+	return file_cotal_plugin_v1_connector_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ReapLeftoversRequest) GetSeatId() string {
@@ -584,7 +681,7 @@ type ReapLeftoversResponse struct {
 
 func (x *ReapLeftoversResponse) Reset() {
 	*x = ReapLeftoversResponse{}
-	mi := &file_cotal_plugin_v1_connector_proto_msgTypes[6]
+	mi := &file_cotal_plugin_v1_connector_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +693,7 @@ func (x *ReapLeftoversResponse) String() string {
 func (*ReapLeftoversResponse) ProtoMessage() {}
 
 func (x *ReapLeftoversResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_connector_proto_msgTypes[6]
+	mi := &file_cotal_plugin_v1_connector_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +706,7 @@ func (x *ReapLeftoversResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReapLeftoversResponse.ProtoReflect.Descriptor instead.
 func (*ReapLeftoversResponse) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_connector_proto_rawDescGZIP(), []int{6}
+	return file_cotal_plugin_v1_connector_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReapLeftoversResponse) GetReport() *ReapReport {
@@ -666,6 +763,11 @@ const file_cotal_plugin_v1_connector_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
 	"\x12ListModelsResponse\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12.\n" +
+	"\x06models\x18\x02 \x03(\v2\x16.cotal.plugin.v1.ModelR\x06models\"O\n" +
+	"\x13StreamModelsRequest\x128\n" +
+	"\x05query\x18\x01 \x01(\v2\".cotal.plugin.v1.ListModelsRequestR\x05query\"^\n" +
+	"\x14StreamModelsResponse\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12.\n" +
 	"\x06models\x18\x02 \x03(\v2\x16.cotal.plugin.v1.ModelR\x06models\"c\n" +
 	"\x05Model\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
@@ -685,11 +787,12 @@ const file_cotal_plugin_v1_connector_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"L\n" +
 	"\x15ReapLeftoversResponse\x123\n" +
-	"\x06report\x18\x01 \x01(\v2\x1b.cotal.plugin.v1.ReapReportR\x06report2\xa3\x02\n" +
+	"\x06report\x18\x01 \x01(\v2\x1b.cotal.plugin.v1.ReapReportR\x06report2\x82\x03\n" +
 	"\x10ConnectorService\x12X\n" +
 	"\vBuildLaunch\x12#.cotal.plugin.v1.BuildLaunchRequest\x1a$.cotal.plugin.v1.BuildLaunchResponse\x12U\n" +
 	"\n" +
-	"ListModels\x12\".cotal.plugin.v1.ListModelsRequest\x1a#.cotal.plugin.v1.ListModelsResponse\x12^\n" +
+	"ListModels\x12\".cotal.plugin.v1.ListModelsRequest\x1a#.cotal.plugin.v1.ListModelsResponse\x12]\n" +
+	"\fStreamModels\x12$.cotal.plugin.v1.StreamModelsRequest\x1a%.cotal.plugin.v1.StreamModelsResponse0\x01\x12^\n" +
 	"\rReapLeftovers\x12%.cotal.plugin.v1.ReapLeftoversRequest\x1a&.cotal.plugin.v1.ReapLeftoversResponseB3Z1github.com/cotal-ai/cotal-host/sdk/internal/pb;pbb\x06proto3"
 
 var (
@@ -704,39 +807,45 @@ func file_cotal_plugin_v1_connector_proto_rawDescGZIP() []byte {
 	return file_cotal_plugin_v1_connector_proto_rawDescData
 }
 
-var file_cotal_plugin_v1_connector_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_cotal_plugin_v1_connector_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_cotal_plugin_v1_connector_proto_goTypes = []any{
 	(*BuildLaunchRequest)(nil),    // 0: cotal.plugin.v1.BuildLaunchRequest
 	(*BuildLaunchResponse)(nil),   // 1: cotal.plugin.v1.BuildLaunchResponse
 	(*ListModelsRequest)(nil),     // 2: cotal.plugin.v1.ListModelsRequest
 	(*ListModelsResponse)(nil),    // 3: cotal.plugin.v1.ListModelsResponse
-	(*Model)(nil),                 // 4: cotal.plugin.v1.Model
-	(*ReapLeftoversRequest)(nil),  // 5: cotal.plugin.v1.ReapLeftoversRequest
-	(*ReapLeftoversResponse)(nil), // 6: cotal.plugin.v1.ReapLeftoversResponse
-	nil,                           // 7: cotal.plugin.v1.BuildLaunchRequest.BinariesEntry
-	nil,                           // 8: cotal.plugin.v1.ListModelsRequest.BinariesEntry
-	nil,                           // 9: cotal.plugin.v1.ReapLeftoversRequest.BinariesEntry
-	(*LaunchSpec)(nil),            // 10: cotal.plugin.v1.LaunchSpec
-	(*ReapReport)(nil),            // 11: cotal.plugin.v1.ReapReport
+	(*StreamModelsRequest)(nil),   // 4: cotal.plugin.v1.StreamModelsRequest
+	(*StreamModelsResponse)(nil),  // 5: cotal.plugin.v1.StreamModelsResponse
+	(*Model)(nil),                 // 6: cotal.plugin.v1.Model
+	(*ReapLeftoversRequest)(nil),  // 7: cotal.plugin.v1.ReapLeftoversRequest
+	(*ReapLeftoversResponse)(nil), // 8: cotal.plugin.v1.ReapLeftoversResponse
+	nil,                           // 9: cotal.plugin.v1.BuildLaunchRequest.BinariesEntry
+	nil,                           // 10: cotal.plugin.v1.ListModelsRequest.BinariesEntry
+	nil,                           // 11: cotal.plugin.v1.ReapLeftoversRequest.BinariesEntry
+	(*LaunchSpec)(nil),            // 12: cotal.plugin.v1.LaunchSpec
+	(*ReapReport)(nil),            // 13: cotal.plugin.v1.ReapReport
 }
 var file_cotal_plugin_v1_connector_proto_depIdxs = []int32{
-	7,  // 0: cotal.plugin.v1.BuildLaunchRequest.binaries:type_name -> cotal.plugin.v1.BuildLaunchRequest.BinariesEntry
-	10, // 1: cotal.plugin.v1.BuildLaunchResponse.spec:type_name -> cotal.plugin.v1.LaunchSpec
-	8,  // 2: cotal.plugin.v1.ListModelsRequest.binaries:type_name -> cotal.plugin.v1.ListModelsRequest.BinariesEntry
-	4,  // 3: cotal.plugin.v1.ListModelsResponse.models:type_name -> cotal.plugin.v1.Model
-	9,  // 4: cotal.plugin.v1.ReapLeftoversRequest.binaries:type_name -> cotal.plugin.v1.ReapLeftoversRequest.BinariesEntry
-	11, // 5: cotal.plugin.v1.ReapLeftoversResponse.report:type_name -> cotal.plugin.v1.ReapReport
-	0,  // 6: cotal.plugin.v1.ConnectorService.BuildLaunch:input_type -> cotal.plugin.v1.BuildLaunchRequest
-	2,  // 7: cotal.plugin.v1.ConnectorService.ListModels:input_type -> cotal.plugin.v1.ListModelsRequest
-	5,  // 8: cotal.plugin.v1.ConnectorService.ReapLeftovers:input_type -> cotal.plugin.v1.ReapLeftoversRequest
-	1,  // 9: cotal.plugin.v1.ConnectorService.BuildLaunch:output_type -> cotal.plugin.v1.BuildLaunchResponse
-	3,  // 10: cotal.plugin.v1.ConnectorService.ListModels:output_type -> cotal.plugin.v1.ListModelsResponse
-	6,  // 11: cotal.plugin.v1.ConnectorService.ReapLeftovers:output_type -> cotal.plugin.v1.ReapLeftoversResponse
-	9,  // [9:12] is the sub-list for method output_type
-	6,  // [6:9] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	9,  // 0: cotal.plugin.v1.BuildLaunchRequest.binaries:type_name -> cotal.plugin.v1.BuildLaunchRequest.BinariesEntry
+	12, // 1: cotal.plugin.v1.BuildLaunchResponse.spec:type_name -> cotal.plugin.v1.LaunchSpec
+	10, // 2: cotal.plugin.v1.ListModelsRequest.binaries:type_name -> cotal.plugin.v1.ListModelsRequest.BinariesEntry
+	6,  // 3: cotal.plugin.v1.ListModelsResponse.models:type_name -> cotal.plugin.v1.Model
+	2,  // 4: cotal.plugin.v1.StreamModelsRequest.query:type_name -> cotal.plugin.v1.ListModelsRequest
+	6,  // 5: cotal.plugin.v1.StreamModelsResponse.models:type_name -> cotal.plugin.v1.Model
+	11, // 6: cotal.plugin.v1.ReapLeftoversRequest.binaries:type_name -> cotal.plugin.v1.ReapLeftoversRequest.BinariesEntry
+	13, // 7: cotal.plugin.v1.ReapLeftoversResponse.report:type_name -> cotal.plugin.v1.ReapReport
+	0,  // 8: cotal.plugin.v1.ConnectorService.BuildLaunch:input_type -> cotal.plugin.v1.BuildLaunchRequest
+	2,  // 9: cotal.plugin.v1.ConnectorService.ListModels:input_type -> cotal.plugin.v1.ListModelsRequest
+	4,  // 10: cotal.plugin.v1.ConnectorService.StreamModels:input_type -> cotal.plugin.v1.StreamModelsRequest
+	7,  // 11: cotal.plugin.v1.ConnectorService.ReapLeftovers:input_type -> cotal.plugin.v1.ReapLeftoversRequest
+	1,  // 12: cotal.plugin.v1.ConnectorService.BuildLaunch:output_type -> cotal.plugin.v1.BuildLaunchResponse
+	3,  // 13: cotal.plugin.v1.ConnectorService.ListModels:output_type -> cotal.plugin.v1.ListModelsResponse
+	5,  // 14: cotal.plugin.v1.ConnectorService.StreamModels:output_type -> cotal.plugin.v1.StreamModelsResponse
+	8,  // 15: cotal.plugin.v1.ConnectorService.ReapLeftovers:output_type -> cotal.plugin.v1.ReapLeftoversResponse
+	12, // [12:16] is the sub-list for method output_type
+	8,  // [8:12] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_cotal_plugin_v1_connector_proto_init() }
@@ -751,7 +860,7 @@ func file_cotal_plugin_v1_connector_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cotal_plugin_v1_connector_proto_rawDesc), len(file_cotal_plugin_v1_connector_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	ConnectorService_BuildLaunch_FullMethodName   = "/cotal.plugin.v1.ConnectorService/BuildLaunch"
 	ConnectorService_ListModels_FullMethodName    = "/cotal.plugin.v1.ConnectorService/ListModels"
+	ConnectorService_StreamModels_FullMethodName  = "/cotal.plugin.v1.ConnectorService/StreamModels"
 	ConnectorService_ReapLeftovers_FullMethodName = "/cotal.plugin.v1.ConnectorService/ReapLeftovers"
 )
 
@@ -33,6 +34,9 @@ type ConnectorServiceClient interface {
 	// BuildLaunch is pure: the same request gives the same spec.
 	BuildLaunch(ctx context.Context, in *BuildLaunchRequest, opts ...grpc.CallOption) (*BuildLaunchResponse, error)
 	ListModels(ctx context.Context, in *ListModelsRequest, opts ...grpc.CallOption) (*ListModelsResponse, error)
+	// StreamModels is ListModels in batches below the message limit. Plugins built before it exist do not
+	// implement it; the host then calls ListModels.
+	StreamModels(ctx context.Context, in *StreamModelsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StreamModelsResponse], error)
 	// ReapLeftovers removes what the agent program itself leaves behind for one seat.
 	ReapLeftovers(ctx context.Context, in *ReapLeftoversRequest, opts ...grpc.CallOption) (*ReapLeftoversResponse, error)
 }
@@ -65,6 +69,25 @@ func (c *connectorServiceClient) ListModels(ctx context.Context, in *ListModelsR
 	return out, nil
 }
 
+func (c *connectorServiceClient) StreamModels(ctx context.Context, in *StreamModelsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StreamModelsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ConnectorService_ServiceDesc.Streams[0], ConnectorService_StreamModels_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[StreamModelsRequest, StreamModelsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ConnectorService_StreamModelsClient = grpc.ServerStreamingClient[StreamModelsResponse]
+
 func (c *connectorServiceClient) ReapLeftovers(ctx context.Context, in *ReapLeftoversRequest, opts ...grpc.CallOption) (*ReapLeftoversResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReapLeftoversResponse)
@@ -84,6 +107,9 @@ type ConnectorServiceServer interface {
 	// BuildLaunch is pure: the same request gives the same spec.
 	BuildLaunch(context.Context, *BuildLaunchRequest) (*BuildLaunchResponse, error)
 	ListModels(context.Context, *ListModelsRequest) (*ListModelsResponse, error)
+	// StreamModels is ListModels in batches below the message limit. Plugins built before it exist do not
+	// implement it; the host then calls ListModels.
+	StreamModels(*StreamModelsRequest, grpc.ServerStreamingServer[StreamModelsResponse]) error
 	// ReapLeftovers removes what the agent program itself leaves behind for one seat.
 	ReapLeftovers(context.Context, *ReapLeftoversRequest) (*ReapLeftoversResponse, error)
 	mustEmbedUnimplementedConnectorServiceServer()
@@ -101,6 +127,9 @@ func (UnimplementedConnectorServiceServer) BuildLaunch(context.Context, *BuildLa
 }
 func (UnimplementedConnectorServiceServer) ListModels(context.Context, *ListModelsRequest) (*ListModelsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListModels not implemented")
+}
+func (UnimplementedConnectorServiceServer) StreamModels(*StreamModelsRequest, grpc.ServerStreamingServer[StreamModelsResponse]) error {
+	return status.Error(codes.Unimplemented, "method StreamModels not implemented")
 }
 func (UnimplementedConnectorServiceServer) ReapLeftovers(context.Context, *ReapLeftoversRequest) (*ReapLeftoversResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReapLeftovers not implemented")
@@ -162,6 +191,17 @@ func _ConnectorService_ListModels_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ConnectorService_StreamModels_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(StreamModelsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ConnectorServiceServer).StreamModels(m, &grpc.GenericServerStream[StreamModelsRequest, StreamModelsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ConnectorService_StreamModelsServer = grpc.ServerStreamingServer[StreamModelsResponse]
+
 func _ConnectorService_ReapLeftovers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReapLeftoversRequest)
 	if err := dec(in); err != nil {
@@ -200,6 +240,12 @@ var ConnectorService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ConnectorService_ReapLeftovers_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "StreamModels",
+			Handler:       _ConnectorService_StreamModels_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "cotal/plugin/v1/connector.proto",
 }

@@ -445,9 +445,11 @@ type InputFacts struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SubmitDelayMs uint32                 `protobuf:"varint,1,opt,name=submit_delay_ms,json=submitDelayMs,proto3" json:"submit_delay_ms,omitempty"`
 	// Hold text back until bracketed paste is on and the cursor visible.
-	AwaitField    bool `protobuf:"varint,2,opt,name=await_field,json=awaitField,proto3" json:"await_field,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	AwaitField bool `protobuf:"varint,2,opt,name=await_field,json=awaitField,proto3" json:"await_field,omitempty"`
+	// The program takes bracketed paste; counts only where the runtime cannot tell.
+	BracketedPaste bool `protobuf:"varint,3,opt,name=bracketed_paste,json=bracketedPaste,proto3" json:"bracketed_paste,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *InputFacts) Reset() {
@@ -490,6 +492,13 @@ func (x *InputFacts) GetSubmitDelayMs() uint32 {
 func (x *InputFacts) GetAwaitField() bool {
 	if x != nil {
 		return x.AwaitField
+	}
+	return false
+}
+
+func (x *InputFacts) GetBracketedPaste() bool {
+	if x != nil {
+		return x.BracketedPaste
 	}
 	return false
 }
@@ -719,12 +728,13 @@ const file_cotal_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x05ports\x18\x01 \x01(\rR\x05ports\x12\x18\n" +
 	"\asecrets\x18\x02 \x01(\rR\asecrets\x12\x1f\n" +
 	"\vsession_ids\x18\x03 \x01(\rR\n" +
-	"sessionIds\"U\n" +
+	"sessionIds\"~\n" +
 	"\n" +
 	"InputFacts\x12&\n" +
 	"\x0fsubmit_delay_ms\x18\x01 \x01(\rR\rsubmitDelayMs\x12\x1f\n" +
 	"\vawait_field\x18\x02 \x01(\bR\n" +
-	"awaitField\"\xab\x01\n" +
+	"awaitField\x12'\n" +
+	"\x0fbracketed_paste\x18\x03 \x01(\bR\x0ebracketedPaste\"\xab\x01\n" +
 	"\x10ConfigureRequest\x12\x1f\n" +
 	"\vconfig_json\x18\x01 \x01(\fR\n" +
 	"configJson\x12\x1d\n" +

@@ -72,6 +72,285 @@ func (StopMode) EnumDescriptor() ([]byte, []int) {
 	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{0}
 }
 
+type WriteRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	SeatId     string                 `protobuf:"bytes,1,opt,name=seat_id,json=seatId,proto3" json:"seat_id,omitempty"`
+	InstanceId string                 `protobuf:"bytes,2,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	Handle     *Handle                `protobuf:"bytes,3,opt,name=handle,proto3" json:"handle,omitempty"`
+	Fence      uint64                 `protobuf:"varint,4,opt,name=fence,proto3" json:"fence,omitempty"`
+	// At most 64 KiB.
+	Data []byte `protobuf:"bytes,5,opt,name=data,proto3" json:"data,omitempty"`
+	// As one paste: between paste markers where the program asked for them.
+	Paste         bool `protobuf:"varint,6,opt,name=paste,proto3" json:"paste,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteRequest) Reset() {
+	*x = WriteRequest{}
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteRequest) ProtoMessage() {}
+
+func (x *WriteRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
+func (*WriteRequest) Descriptor() ([]byte, []int) {
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *WriteRequest) GetSeatId() string {
+	if x != nil {
+		return x.SeatId
+	}
+	return ""
+}
+
+func (x *WriteRequest) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *WriteRequest) GetHandle() *Handle {
+	if x != nil {
+		return x.Handle
+	}
+	return nil
+}
+
+func (x *WriteRequest) GetFence() uint64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+func (x *WriteRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *WriteRequest) GetPaste() bool {
+	if x != nil {
+		return x.Paste
+	}
+	return false
+}
+
+type WriteResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes of data that the terminal took.
+	Written       uint32 `protobuf:"varint,1,opt,name=written,proto3" json:"written,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteResponse) Reset() {
+	*x = WriteResponse{}
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteResponse) ProtoMessage() {}
+
+func (x *WriteResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteResponse.ProtoReflect.Descriptor instead.
+func (*WriteResponse) Descriptor() ([]byte, []int) {
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *WriteResponse) GetWritten() uint32 {
+	if x != nil {
+		return x.Written
+	}
+	return 0
+}
+
+type SnapshotRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SeatId        string                 `protobuf:"bytes,1,opt,name=seat_id,json=seatId,proto3" json:"seat_id,omitempty"`
+	InstanceId    string                 `protobuf:"bytes,2,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	Handle        *Handle                `protobuf:"bytes,3,opt,name=handle,proto3" json:"handle,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotRequest) Reset() {
+	*x = SnapshotRequest{}
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotRequest) ProtoMessage() {}
+
+func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotRequest.ProtoReflect.Descriptor instead.
+func (*SnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *SnapshotRequest) GetSeatId() string {
+	if x != nil {
+		return x.SeatId
+	}
+	return ""
+}
+
+func (x *SnapshotRequest) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *SnapshotRequest) GetHandle() *Handle {
+	if x != nil {
+		return x.Handle
+	}
+	return nil
+}
+
+type SnapshotResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Output offset the screen stands for: output from there on follows it.
+	Offset uint64 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	Rows   uint32 `protobuf:"varint,2,opt,name=rows,proto3" json:"rows,omitempty"`
+	Cols   uint32 `protobuf:"varint,3,opt,name=cols,proto3" json:"cols,omitempty"`
+	// Private terminal modes in force, as in SeatStatus.
+	Modes uint32 `protobuf:"varint,4,opt,name=modes,proto3" json:"modes,omitempty"`
+	// Bytes that paint the screen on a cleared terminal of that size: cells, modes, cursor.
+	Data []byte `protobuf:"bytes,5,opt,name=data,proto3" json:"data,omitempty"`
+	// Why the screen may be wrong (behind, rebuilt); empty when it is exact.
+	Dirty         string `protobuf:"bytes,6,opt,name=dirty,proto3" json:"dirty,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotResponse) Reset() {
+	*x = SnapshotResponse{}
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotResponse) ProtoMessage() {}
+
+func (x *SnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotResponse.ProtoReflect.Descriptor instead.
+func (*SnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *SnapshotResponse) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *SnapshotResponse) GetRows() uint32 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *SnapshotResponse) GetCols() uint32 {
+	if x != nil {
+		return x.Cols
+	}
+	return 0
+}
+
+func (x *SnapshotResponse) GetModes() uint32 {
+	if x != nil {
+		return x.Modes
+	}
+	return 0
+}
+
+func (x *SnapshotResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *SnapshotResponse) GetDirty() string {
+	if x != nil {
+		return x.Dirty
+	}
+	return ""
+}
+
 type SpawnRequest struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	SeatId      string                 `protobuf:"bytes,1,opt,name=seat_id,json=seatId,proto3" json:"seat_id,omitempty"`
@@ -91,7 +370,7 @@ type SpawnRequest struct {
 
 func (x *SpawnRequest) Reset() {
 	*x = SpawnRequest{}
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[0]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -103,7 +382,7 @@ func (x *SpawnRequest) String() string {
 func (*SpawnRequest) ProtoMessage() {}
 
 func (x *SpawnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[0]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -116,7 +395,7 @@ func (x *SpawnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpawnRequest.ProtoReflect.Descriptor instead.
 func (*SpawnRequest) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{0}
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SpawnRequest) GetSeatId() string {
@@ -198,7 +477,7 @@ type SpawnResponse struct {
 
 func (x *SpawnResponse) Reset() {
 	*x = SpawnResponse{}
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[1]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -210,7 +489,7 @@ func (x *SpawnResponse) String() string {
 func (*SpawnResponse) ProtoMessage() {}
 
 func (x *SpawnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[1]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -223,7 +502,7 @@ func (x *SpawnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpawnResponse.ProtoReflect.Descriptor instead.
 func (*SpawnResponse) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{1}
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SpawnResponse) GetHandle() *Handle {
@@ -248,7 +527,7 @@ type AdoptRequest struct {
 
 func (x *AdoptRequest) Reset() {
 	*x = AdoptRequest{}
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[2]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -260,7 +539,7 @@ func (x *AdoptRequest) String() string {
 func (*AdoptRequest) ProtoMessage() {}
 
 func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[2]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -273,7 +552,7 @@ func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRequest) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{2}
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *AdoptRequest) GetSeatId() string {
@@ -327,7 +606,7 @@ type AdoptResponse struct {
 
 func (x *AdoptResponse) Reset() {
 	*x = AdoptResponse{}
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[3]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -339,7 +618,7 @@ func (x *AdoptResponse) String() string {
 func (*AdoptResponse) ProtoMessage() {}
 
 func (x *AdoptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[3]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -352,7 +631,7 @@ func (x *AdoptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptResponse.ProtoReflect.Descriptor instead.
 func (*AdoptResponse) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{3}
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *AdoptResponse) GetStatus() *SeatStatus {
@@ -373,7 +652,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[4]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -385,7 +664,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[4]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -398,7 +677,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{4}
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AttachRequest) GetSeatId() string {
@@ -433,7 +712,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[5]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -445,7 +724,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[5]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -458,7 +737,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{5}
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *AttachResponse) GetSeat() *SeatEndpoint {
@@ -486,7 +765,7 @@ type SeatEndpoint struct {
 
 func (x *SeatEndpoint) Reset() {
 	*x = SeatEndpoint{}
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[6]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -498,7 +777,7 @@ func (x *SeatEndpoint) String() string {
 func (*SeatEndpoint) ProtoMessage() {}
 
 func (x *SeatEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[6]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -511,7 +790,7 @@ func (x *SeatEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeatEndpoint.ProtoReflect.Descriptor instead.
 func (*SeatEndpoint) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{6}
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SeatEndpoint) GetSocket() string {
@@ -546,7 +825,7 @@ type ReapRequest struct {
 
 func (x *ReapRequest) Reset() {
 	*x = ReapRequest{}
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[7]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -558,7 +837,7 @@ func (x *ReapRequest) String() string {
 func (*ReapRequest) ProtoMessage() {}
 
 func (x *ReapRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[7]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -571,7 +850,7 @@ func (x *ReapRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReapRequest.ProtoReflect.Descriptor instead.
 func (*ReapRequest) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{7}
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReapRequest) GetSeatId() string {
@@ -639,7 +918,7 @@ type ReapResponse struct {
 
 func (x *ReapResponse) Reset() {
 	*x = ReapResponse{}
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[8]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +930,7 @@ func (x *ReapResponse) String() string {
 func (*ReapResponse) ProtoMessage() {}
 
 func (x *ReapResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[8]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +943,7 @@ func (x *ReapResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReapResponse.ProtoReflect.Descriptor instead.
 func (*ReapResponse) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{8}
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReapResponse) GetReport() *ReapReport {
@@ -686,7 +965,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[9]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +977,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[9]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +990,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{9}
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchRequest) GetSeatId() string {
@@ -751,7 +1030,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[10]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +1042,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[10]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +1055,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{10}
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchResponse) GetStatus() *SeatStatus {
@@ -795,7 +1074,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[11]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -807,7 +1086,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[11]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -820,7 +1099,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{11}
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListRequest) GetInstanceId() string {
@@ -839,7 +1118,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[12]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -851,7 +1130,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[12]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -864,7 +1143,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{12}
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListResponse) GetSeats() []*SeatListing {
@@ -891,7 +1170,7 @@ type SeatListing struct {
 
 func (x *SeatListing) Reset() {
 	*x = SeatListing{}
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[13]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +1182,7 @@ func (x *SeatListing) String() string {
 func (*SeatListing) ProtoMessage() {}
 
 func (x *SeatListing) ProtoReflect() protoreflect.Message {
-	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[13]
+	mi := &file_cotal_plugin_v1_runtime_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1195,7 @@ func (x *SeatListing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeatListing.ProtoReflect.Descriptor instead.
 func (*SeatListing) Descriptor() ([]byte, []int) {
-	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{13}
+	return file_cotal_plugin_v1_runtime_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SeatListing) GetSeatId() string {
@@ -979,7 +1258,29 @@ var File_cotal_plugin_v1_runtime_proto protoreflect.FileDescriptor
 
 const file_cotal_plugin_v1_runtime_proto_rawDesc = "" +
 	"\n" +
-	"\x1dcotal/plugin/v1/runtime.proto\x12\x0fcotal.plugin.v1\x1a\x1acotal/plugin/v1/seat.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb5\x02\n" +
+	"\x1dcotal/plugin/v1/runtime.proto\x12\x0fcotal.plugin.v1\x1a\x1acotal/plugin/v1/seat.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\x01\n" +
+	"\fWriteRequest\x12\x17\n" +
+	"\aseat_id\x18\x01 \x01(\tR\x06seatId\x12\x1f\n" +
+	"\vinstance_id\x18\x02 \x01(\tR\n" +
+	"instanceId\x12/\n" +
+	"\x06handle\x18\x03 \x01(\v2\x17.cotal.plugin.v1.HandleR\x06handle\x12\x14\n" +
+	"\x05fence\x18\x04 \x01(\x04R\x05fence\x12\x12\n" +
+	"\x04data\x18\x05 \x01(\fR\x04data\x12\x14\n" +
+	"\x05paste\x18\x06 \x01(\bR\x05paste\")\n" +
+	"\rWriteResponse\x12\x18\n" +
+	"\awritten\x18\x01 \x01(\rR\awritten\"|\n" +
+	"\x0fSnapshotRequest\x12\x17\n" +
+	"\aseat_id\x18\x01 \x01(\tR\x06seatId\x12\x1f\n" +
+	"\vinstance_id\x18\x02 \x01(\tR\n" +
+	"instanceId\x12/\n" +
+	"\x06handle\x18\x03 \x01(\v2\x17.cotal.plugin.v1.HandleR\x06handle\"\x92\x01\n" +
+	"\x10SnapshotResponse\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x12\n" +
+	"\x04rows\x18\x02 \x01(\rR\x04rows\x12\x12\n" +
+	"\x04cols\x18\x03 \x01(\rR\x04cols\x12\x14\n" +
+	"\x05modes\x18\x04 \x01(\rR\x05modes\x12\x12\n" +
+	"\x04data\x18\x05 \x01(\fR\x04data\x12\x14\n" +
+	"\x05dirty\x18\x06 \x01(\tR\x05dirty\"\xb5\x02\n" +
 	"\fSpawnRequest\x12\x17\n" +
 	"\aseat_id\x18\x01 \x01(\tR\x06seatId\x12\x14\n" +
 	"\x05nonce\x18\x02 \x01(\tR\x05nonce\x12\x14\n" +
@@ -1052,14 +1353,16 @@ const file_cotal_plugin_v1_runtime_proto_rawDesc = "" +
 	"\bStopMode\x12\x19\n" +
 	"\x15STOP_MODE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12STOP_MODE_GRACEFUL\x10\x01\x12\x11\n" +
-	"\rSTOP_MODE_NOW\x10\x022\xc1\x03\n" +
+	"\rSTOP_MODE_NOW\x10\x022\xda\x04\n" +
 	"\x0eRuntimeService\x12F\n" +
 	"\x05Spawn\x12\x1d.cotal.plugin.v1.SpawnRequest\x1a\x1e.cotal.plugin.v1.SpawnResponse\x12F\n" +
 	"\x05Adopt\x12\x1d.cotal.plugin.v1.AdoptRequest\x1a\x1e.cotal.plugin.v1.AdoptResponse\x12I\n" +
 	"\x06Attach\x12\x1e.cotal.plugin.v1.AttachRequest\x1a\x1f.cotal.plugin.v1.AttachResponse\x12C\n" +
 	"\x04Reap\x12\x1c.cotal.plugin.v1.ReapRequest\x1a\x1d.cotal.plugin.v1.ReapResponse\x12H\n" +
 	"\x05Watch\x12\x1d.cotal.plugin.v1.WatchRequest\x1a\x1e.cotal.plugin.v1.WatchResponse0\x01\x12E\n" +
-	"\x04List\x12\x1c.cotal.plugin.v1.ListRequest\x1a\x1d.cotal.plugin.v1.ListResponse0\x01B3Z1github.com/cotal-ai/cotal-host/sdk/internal/pb;pbb\x06proto3"
+	"\x04List\x12\x1c.cotal.plugin.v1.ListRequest\x1a\x1d.cotal.plugin.v1.ListResponse0\x01\x12F\n" +
+	"\x05Write\x12\x1d.cotal.plugin.v1.WriteRequest\x1a\x1e.cotal.plugin.v1.WriteResponse\x12O\n" +
+	"\bSnapshot\x12 .cotal.plugin.v1.SnapshotRequest\x1a!.cotal.plugin.v1.SnapshotResponseB3Z1github.com/cotal-ai/cotal-host/sdk/internal/pb;pbb\x06proto3"
 
 var (
 	file_cotal_plugin_v1_runtime_proto_rawDescOnce sync.Once
@@ -1074,63 +1377,73 @@ func file_cotal_plugin_v1_runtime_proto_rawDescGZIP() []byte {
 }
 
 var file_cotal_plugin_v1_runtime_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cotal_plugin_v1_runtime_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_cotal_plugin_v1_runtime_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_cotal_plugin_v1_runtime_proto_goTypes = []any{
 	(StopMode)(0),                 // 0: cotal.plugin.v1.StopMode
-	(*SpawnRequest)(nil),          // 1: cotal.plugin.v1.SpawnRequest
-	(*SpawnResponse)(nil),         // 2: cotal.plugin.v1.SpawnResponse
-	(*AdoptRequest)(nil),          // 3: cotal.plugin.v1.AdoptRequest
-	(*AdoptResponse)(nil),         // 4: cotal.plugin.v1.AdoptResponse
-	(*AttachRequest)(nil),         // 5: cotal.plugin.v1.AttachRequest
-	(*AttachResponse)(nil),        // 6: cotal.plugin.v1.AttachResponse
-	(*SeatEndpoint)(nil),          // 7: cotal.plugin.v1.SeatEndpoint
-	(*ReapRequest)(nil),           // 8: cotal.plugin.v1.ReapRequest
-	(*ReapResponse)(nil),          // 9: cotal.plugin.v1.ReapResponse
-	(*WatchRequest)(nil),          // 10: cotal.plugin.v1.WatchRequest
-	(*WatchResponse)(nil),         // 11: cotal.plugin.v1.WatchResponse
-	(*ListRequest)(nil),           // 12: cotal.plugin.v1.ListRequest
-	(*ListResponse)(nil),          // 13: cotal.plugin.v1.ListResponse
-	(*SeatListing)(nil),           // 14: cotal.plugin.v1.SeatListing
-	(*SeatOwner)(nil),             // 15: cotal.plugin.v1.SeatOwner
-	(*LaunchSpec)(nil),            // 16: cotal.plugin.v1.LaunchSpec
-	(*Handle)(nil),                // 17: cotal.plugin.v1.Handle
-	(*SeatStatus)(nil),            // 18: cotal.plugin.v1.SeatStatus
-	(*ReapReport)(nil),            // 19: cotal.plugin.v1.ReapReport
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*WriteRequest)(nil),          // 1: cotal.plugin.v1.WriteRequest
+	(*WriteResponse)(nil),         // 2: cotal.plugin.v1.WriteResponse
+	(*SnapshotRequest)(nil),       // 3: cotal.plugin.v1.SnapshotRequest
+	(*SnapshotResponse)(nil),      // 4: cotal.plugin.v1.SnapshotResponse
+	(*SpawnRequest)(nil),          // 5: cotal.plugin.v1.SpawnRequest
+	(*SpawnResponse)(nil),         // 6: cotal.plugin.v1.SpawnResponse
+	(*AdoptRequest)(nil),          // 7: cotal.plugin.v1.AdoptRequest
+	(*AdoptResponse)(nil),         // 8: cotal.plugin.v1.AdoptResponse
+	(*AttachRequest)(nil),         // 9: cotal.plugin.v1.AttachRequest
+	(*AttachResponse)(nil),        // 10: cotal.plugin.v1.AttachResponse
+	(*SeatEndpoint)(nil),          // 11: cotal.plugin.v1.SeatEndpoint
+	(*ReapRequest)(nil),           // 12: cotal.plugin.v1.ReapRequest
+	(*ReapResponse)(nil),          // 13: cotal.plugin.v1.ReapResponse
+	(*WatchRequest)(nil),          // 14: cotal.plugin.v1.WatchRequest
+	(*WatchResponse)(nil),         // 15: cotal.plugin.v1.WatchResponse
+	(*ListRequest)(nil),           // 16: cotal.plugin.v1.ListRequest
+	(*ListResponse)(nil),          // 17: cotal.plugin.v1.ListResponse
+	(*SeatListing)(nil),           // 18: cotal.plugin.v1.SeatListing
+	(*Handle)(nil),                // 19: cotal.plugin.v1.Handle
+	(*SeatOwner)(nil),             // 20: cotal.plugin.v1.SeatOwner
+	(*LaunchSpec)(nil),            // 21: cotal.plugin.v1.LaunchSpec
+	(*SeatStatus)(nil),            // 22: cotal.plugin.v1.SeatStatus
+	(*ReapReport)(nil),            // 23: cotal.plugin.v1.ReapReport
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
 }
 var file_cotal_plugin_v1_runtime_proto_depIdxs = []int32{
-	15, // 0: cotal.plugin.v1.SpawnRequest.owner:type_name -> cotal.plugin.v1.SeatOwner
-	16, // 1: cotal.plugin.v1.SpawnRequest.launch:type_name -> cotal.plugin.v1.LaunchSpec
-	17, // 2: cotal.plugin.v1.SpawnResponse.handle:type_name -> cotal.plugin.v1.Handle
-	17, // 3: cotal.plugin.v1.AdoptRequest.handle:type_name -> cotal.plugin.v1.Handle
-	18, // 4: cotal.plugin.v1.AdoptResponse.status:type_name -> cotal.plugin.v1.SeatStatus
-	17, // 5: cotal.plugin.v1.AttachRequest.handle:type_name -> cotal.plugin.v1.Handle
-	7,  // 6: cotal.plugin.v1.AttachResponse.seat:type_name -> cotal.plugin.v1.SeatEndpoint
-	17, // 7: cotal.plugin.v1.ReapRequest.handle:type_name -> cotal.plugin.v1.Handle
-	0,  // 8: cotal.plugin.v1.ReapRequest.mode:type_name -> cotal.plugin.v1.StopMode
-	19, // 9: cotal.plugin.v1.ReapResponse.report:type_name -> cotal.plugin.v1.ReapReport
-	17, // 10: cotal.plugin.v1.WatchRequest.handle:type_name -> cotal.plugin.v1.Handle
-	18, // 11: cotal.plugin.v1.WatchResponse.status:type_name -> cotal.plugin.v1.SeatStatus
-	14, // 12: cotal.plugin.v1.ListResponse.seats:type_name -> cotal.plugin.v1.SeatListing
-	15, // 13: cotal.plugin.v1.SeatListing.owner:type_name -> cotal.plugin.v1.SeatOwner
-	20, // 14: cotal.plugin.v1.SeatListing.created:type_name -> google.protobuf.Timestamp
-	1,  // 15: cotal.plugin.v1.RuntimeService.Spawn:input_type -> cotal.plugin.v1.SpawnRequest
-	3,  // 16: cotal.plugin.v1.RuntimeService.Adopt:input_type -> cotal.plugin.v1.AdoptRequest
-	5,  // 17: cotal.plugin.v1.RuntimeService.Attach:input_type -> cotal.plugin.v1.AttachRequest
-	8,  // 18: cotal.plugin.v1.RuntimeService.Reap:input_type -> cotal.plugin.v1.ReapRequest
-	10, // 19: cotal.plugin.v1.RuntimeService.Watch:input_type -> cotal.plugin.v1.WatchRequest
-	12, // 20: cotal.plugin.v1.RuntimeService.List:input_type -> cotal.plugin.v1.ListRequest
-	2,  // 21: cotal.plugin.v1.RuntimeService.Spawn:output_type -> cotal.plugin.v1.SpawnResponse
-	4,  // 22: cotal.plugin.v1.RuntimeService.Adopt:output_type -> cotal.plugin.v1.AdoptResponse
-	6,  // 23: cotal.plugin.v1.RuntimeService.Attach:output_type -> cotal.plugin.v1.AttachResponse
-	9,  // 24: cotal.plugin.v1.RuntimeService.Reap:output_type -> cotal.plugin.v1.ReapResponse
-	11, // 25: cotal.plugin.v1.RuntimeService.Watch:output_type -> cotal.plugin.v1.WatchResponse
-	13, // 26: cotal.plugin.v1.RuntimeService.List:output_type -> cotal.plugin.v1.ListResponse
-	21, // [21:27] is the sub-list for method output_type
-	15, // [15:21] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	19, // 0: cotal.plugin.v1.WriteRequest.handle:type_name -> cotal.plugin.v1.Handle
+	19, // 1: cotal.plugin.v1.SnapshotRequest.handle:type_name -> cotal.plugin.v1.Handle
+	20, // 2: cotal.plugin.v1.SpawnRequest.owner:type_name -> cotal.plugin.v1.SeatOwner
+	21, // 3: cotal.plugin.v1.SpawnRequest.launch:type_name -> cotal.plugin.v1.LaunchSpec
+	19, // 4: cotal.plugin.v1.SpawnResponse.handle:type_name -> cotal.plugin.v1.Handle
+	19, // 5: cotal.plugin.v1.AdoptRequest.handle:type_name -> cotal.plugin.v1.Handle
+	22, // 6: cotal.plugin.v1.AdoptResponse.status:type_name -> cotal.plugin.v1.SeatStatus
+	19, // 7: cotal.plugin.v1.AttachRequest.handle:type_name -> cotal.plugin.v1.Handle
+	11, // 8: cotal.plugin.v1.AttachResponse.seat:type_name -> cotal.plugin.v1.SeatEndpoint
+	19, // 9: cotal.plugin.v1.ReapRequest.handle:type_name -> cotal.plugin.v1.Handle
+	0,  // 10: cotal.plugin.v1.ReapRequest.mode:type_name -> cotal.plugin.v1.StopMode
+	23, // 11: cotal.plugin.v1.ReapResponse.report:type_name -> cotal.plugin.v1.ReapReport
+	19, // 12: cotal.plugin.v1.WatchRequest.handle:type_name -> cotal.plugin.v1.Handle
+	22, // 13: cotal.plugin.v1.WatchResponse.status:type_name -> cotal.plugin.v1.SeatStatus
+	18, // 14: cotal.plugin.v1.ListResponse.seats:type_name -> cotal.plugin.v1.SeatListing
+	20, // 15: cotal.plugin.v1.SeatListing.owner:type_name -> cotal.plugin.v1.SeatOwner
+	24, // 16: cotal.plugin.v1.SeatListing.created:type_name -> google.protobuf.Timestamp
+	5,  // 17: cotal.plugin.v1.RuntimeService.Spawn:input_type -> cotal.plugin.v1.SpawnRequest
+	7,  // 18: cotal.plugin.v1.RuntimeService.Adopt:input_type -> cotal.plugin.v1.AdoptRequest
+	9,  // 19: cotal.plugin.v1.RuntimeService.Attach:input_type -> cotal.plugin.v1.AttachRequest
+	12, // 20: cotal.plugin.v1.RuntimeService.Reap:input_type -> cotal.plugin.v1.ReapRequest
+	14, // 21: cotal.plugin.v1.RuntimeService.Watch:input_type -> cotal.plugin.v1.WatchRequest
+	16, // 22: cotal.plugin.v1.RuntimeService.List:input_type -> cotal.plugin.v1.ListRequest
+	1,  // 23: cotal.plugin.v1.RuntimeService.Write:input_type -> cotal.plugin.v1.WriteRequest
+	3,  // 24: cotal.plugin.v1.RuntimeService.Snapshot:input_type -> cotal.plugin.v1.SnapshotRequest
+	6,  // 25: cotal.plugin.v1.RuntimeService.Spawn:output_type -> cotal.plugin.v1.SpawnResponse
+	8,  // 26: cotal.plugin.v1.RuntimeService.Adopt:output_type -> cotal.plugin.v1.AdoptResponse
+	10, // 27: cotal.plugin.v1.RuntimeService.Attach:output_type -> cotal.plugin.v1.AttachResponse
+	13, // 28: cotal.plugin.v1.RuntimeService.Reap:output_type -> cotal.plugin.v1.ReapResponse
+	15, // 29: cotal.plugin.v1.RuntimeService.Watch:output_type -> cotal.plugin.v1.WatchResponse
+	17, // 30: cotal.plugin.v1.RuntimeService.List:output_type -> cotal.plugin.v1.ListResponse
+	2,  // 31: cotal.plugin.v1.RuntimeService.Write:output_type -> cotal.plugin.v1.WriteResponse
+	4,  // 32: cotal.plugin.v1.RuntimeService.Snapshot:output_type -> cotal.plugin.v1.SnapshotResponse
+	25, // [25:33] is the sub-list for method output_type
+	17, // [17:25] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_cotal_plugin_v1_runtime_proto_init() }
@@ -1145,7 +1458,7 @@ func file_cotal_plugin_v1_runtime_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cotal_plugin_v1_runtime_proto_rawDesc), len(file_cotal_plugin_v1_runtime_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   14,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,12 +19,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	RuntimeService_Spawn_FullMethodName  = "/cotal.plugin.v1.RuntimeService/Spawn"
-	RuntimeService_Adopt_FullMethodName  = "/cotal.plugin.v1.RuntimeService/Adopt"
-	RuntimeService_Attach_FullMethodName = "/cotal.plugin.v1.RuntimeService/Attach"
-	RuntimeService_Reap_FullMethodName   = "/cotal.plugin.v1.RuntimeService/Reap"
-	RuntimeService_Watch_FullMethodName  = "/cotal.plugin.v1.RuntimeService/Watch"
-	RuntimeService_List_FullMethodName   = "/cotal.plugin.v1.RuntimeService/List"
+	RuntimeService_Spawn_FullMethodName    = "/cotal.plugin.v1.RuntimeService/Spawn"
+	RuntimeService_Adopt_FullMethodName    = "/cotal.plugin.v1.RuntimeService/Adopt"
+	RuntimeService_Attach_FullMethodName   = "/cotal.plugin.v1.RuntimeService/Attach"
+	RuntimeService_Reap_FullMethodName     = "/cotal.plugin.v1.RuntimeService/Reap"
+	RuntimeService_Watch_FullMethodName    = "/cotal.plugin.v1.RuntimeService/Watch"
+	RuntimeService_List_FullMethodName     = "/cotal.plugin.v1.RuntimeService/List"
+	RuntimeService_Write_FullMethodName    = "/cotal.plugin.v1.RuntimeService/Write"
+	RuntimeService_Snapshot_FullMethodName = "/cotal.plugin.v1.RuntimeService/Snapshot"
 )
 
 // RuntimeServiceClient is the client API for RuntimeService service.
@@ -46,6 +48,11 @@ type RuntimeServiceClient interface {
 	// List (capability "list") enumerates every seat of this machine, in batches below the message
 	// limit.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListResponse], error)
+	// Write (capability "write") types bytes into the terminal of a seat whose Attach target is no seat
+	// socket.
+	Write(ctx context.Context, in *WriteRequest, opts ...grpc.CallOption) (*WriteResponse, error)
+	// Snapshot (capability "snapshot") returns what paints the screen of a seat as it is.
+	Snapshot(ctx context.Context, in *SnapshotRequest, opts ...grpc.CallOption) (*SnapshotResponse, error)
 }
 
 type runtimeServiceClient struct {
@@ -134,6 +141,26 @@ func (c *runtimeServiceClient) List(ctx context.Context, in *ListRequest, opts .
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type RuntimeService_ListClient = grpc.ServerStreamingClient[ListResponse]
 
+func (c *runtimeServiceClient) Write(ctx context.Context, in *WriteRequest, opts ...grpc.CallOption) (*WriteResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WriteResponse)
+	err := c.cc.Invoke(ctx, RuntimeService_Write_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *runtimeServiceClient) Snapshot(ctx context.Context, in *SnapshotRequest, opts ...grpc.CallOption) (*SnapshotResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SnapshotResponse)
+	err := c.cc.Invoke(ctx, RuntimeService_Snapshot_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // RuntimeServiceServer is the server API for RuntimeService service.
 // All implementations must embed UnimplementedRuntimeServiceServer
 // for forward compatibility.
@@ -153,6 +180,11 @@ type RuntimeServiceServer interface {
 	// List (capability "list") enumerates every seat of this machine, in batches below the message
 	// limit.
 	List(*ListRequest, grpc.ServerStreamingServer[ListResponse]) error
+	// Write (capability "write") types bytes into the terminal of a seat whose Attach target is no seat
+	// socket.
+	Write(context.Context, *WriteRequest) (*WriteResponse, error)
+	// Snapshot (capability "snapshot") returns what paints the screen of a seat as it is.
+	Snapshot(context.Context, *SnapshotRequest) (*SnapshotResponse, error)
 	mustEmbedUnimplementedRuntimeServiceServer()
 }
 
@@ -180,6 +212,12 @@ func (UnimplementedRuntimeServiceServer) Watch(*WatchRequest, grpc.ServerStreami
 }
 func (UnimplementedRuntimeServiceServer) List(*ListRequest, grpc.ServerStreamingServer[ListResponse]) error {
 	return status.Error(codes.Unimplemented, "method List not implemented")
+}
+func (UnimplementedRuntimeServiceServer) Write(context.Context, *WriteRequest) (*WriteResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Write not implemented")
+}
+func (UnimplementedRuntimeServiceServer) Snapshot(context.Context, *SnapshotRequest) (*SnapshotResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Snapshot not implemented")
 }
 func (UnimplementedRuntimeServiceServer) mustEmbedUnimplementedRuntimeServiceServer() {}
 func (UnimplementedRuntimeServiceServer) testEmbeddedByValue()                        {}
@@ -296,6 +334,42 @@ func _RuntimeService_List_Handler(srv interface{}, stream grpc.ServerStream) err
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type RuntimeService_ListServer = grpc.ServerStreamingServer[ListResponse]
 
+func _RuntimeService_Write_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WriteRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RuntimeServiceServer).Write(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RuntimeService_Write_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RuntimeServiceServer).Write(ctx, req.(*WriteRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RuntimeService_Snapshot_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SnapshotRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RuntimeServiceServer).Snapshot(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RuntimeService_Snapshot_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RuntimeServiceServer).Snapshot(ctx, req.(*SnapshotRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // RuntimeService_ServiceDesc is the grpc.ServiceDesc for RuntimeService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -318,6 +392,14 @@ var RuntimeService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Reap",
 			Handler:    _RuntimeService_Reap_Handler,
+		},
+		{
+			MethodName: "Write",
+			Handler:    _RuntimeService_Write_Handler,
+		},
+		{
+			MethodName: "Snapshot",
+			Handler:    _RuntimeService_Snapshot_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -487,20 +487,22 @@ func (x *Identity) GetBootId() string {
 }
 
 type SeatStatus struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	SeatId        string                 `protobuf:"bytes,1,opt,name=seat_id,json=seatId,proto3" json:"seat_id,omitempty"`
-	State         SeatState              `protobuf:"varint,2,opt,name=state,proto3,enum=cotal.plugin.v1.SeatState" json:"state,omitempty"`
-	Handle        *Handle                `protobuf:"bytes,3,opt,name=handle,proto3" json:"handle,omitempty"`
-	Owner         *SeatOwner             `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
-	Identity      *Identity              `protobuf:"bytes,5,opt,name=identity,proto3" json:"identity,omitempty"`
-	Agent         *Identity              `protobuf:"bytes,6,opt,name=agent,proto3" json:"agent,omitempty"`
-	First         uint64                 `protobuf:"varint,7,opt,name=first,proto3" json:"first,omitempty"`
-	Next          uint64                 `protobuf:"varint,8,opt,name=next,proto3" json:"next,omitempty"`
-	Rows          uint32                 `protobuf:"varint,9,opt,name=rows,proto3" json:"rows,omitempty"`
-	Cols          uint32                 `protobuf:"varint,10,opt,name=cols,proto3" json:"cols,omitempty"`
-	Attached      uint32                 `protobuf:"varint,11,opt,name=attached,proto3" json:"attached,omitempty"`
-	Exit          *Exit                  `protobuf:"bytes,12,opt,name=exit,proto3" json:"exit,omitempty"`
-	Reason        string                 `protobuf:"bytes,13,opt,name=reason,proto3" json:"reason,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	SeatId   string                 `protobuf:"bytes,1,opt,name=seat_id,json=seatId,proto3" json:"seat_id,omitempty"`
+	State    SeatState              `protobuf:"varint,2,opt,name=state,proto3,enum=cotal.plugin.v1.SeatState" json:"state,omitempty"`
+	Handle   *Handle                `protobuf:"bytes,3,opt,name=handle,proto3" json:"handle,omitempty"`
+	Owner    *SeatOwner             `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
+	Identity *Identity              `protobuf:"bytes,5,opt,name=identity,proto3" json:"identity,omitempty"`
+	Agent    *Identity              `protobuf:"bytes,6,opt,name=agent,proto3" json:"agent,omitempty"`
+	First    uint64                 `protobuf:"varint,7,opt,name=first,proto3" json:"first,omitempty"`
+	Next     uint64                 `protobuf:"varint,8,opt,name=next,proto3" json:"next,omitempty"`
+	Rows     uint32                 `protobuf:"varint,9,opt,name=rows,proto3" json:"rows,omitempty"`
+	Cols     uint32                 `protobuf:"varint,10,opt,name=cols,proto3" json:"cols,omitempty"`
+	Attached uint32                 `protobuf:"varint,11,opt,name=attached,proto3" json:"attached,omitempty"`
+	Exit     *Exit                  `protobuf:"bytes,12,opt,name=exit,proto3" json:"exit,omitempty"`
+	Reason   string                 `protobuf:"bytes,13,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Private terminal modes in force, as sdk/terminal.Modes; 0 when the runtime does not know.
+	Modes         uint32 `protobuf:"varint,14,opt,name=modes,proto3" json:"modes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -624,6 +626,13 @@ func (x *SeatStatus) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *SeatStatus) GetModes() uint32 {
+	if x != nil {
+		return x.Modes
+	}
+	return 0
 }
 
 // Exit is the recorded end of a seat. An absent code is not known; it is never guessed.
@@ -899,7 +908,7 @@ const file_cotal_plugin_v1_seat_proto_rawDesc = "" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x1f\n" +
 	"\vstart_ticks\x18\x02 \x01(\x04R\n" +
 	"startTicks\x12\x17\n" +
-	"\aboot_id\x18\x03 \x01(\tR\x06bootId\"\xd3\x03\n" +
+	"\aboot_id\x18\x03 \x01(\tR\x06bootId\"\xe9\x03\n" +
 	"\n" +
 	"SeatStatus\x12\x17\n" +
 	"\aseat_id\x18\x01 \x01(\tR\x06seatId\x120\n" +
@@ -915,7 +924,8 @@ const file_cotal_plugin_v1_seat_proto_rawDesc = "" +
 	" \x01(\rR\x04cols\x12\x1a\n" +
 	"\battached\x18\v \x01(\rR\battached\x12)\n" +
 	"\x04exit\x18\f \x01(\v2\x15.cotal.plugin.v1.ExitR\x04exit\x12\x16\n" +
-	"\x06reason\x18\r \x01(\tR\x06reason\"\xfb\x01\n" +
+	"\x06reason\x18\r \x01(\tR\x06reason\x12\x14\n" +
+	"\x05modes\x18\x0e \x01(\rR\x05modes\"\xfb\x01\n" +
 	"\x04Exit\x12\x17\n" +
 	"\x04code\x18\x01 \x01(\x05H\x00R\x04code\x88\x01\x01\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\tR\x06signal\x12*\n" +

@@ -177,6 +177,7 @@ type Intent struct {
 	Owner     Owner           `json:"owner"`
 	Form      json.RawMessage `json:"form,omitempty"`
 	Created   time.Time       `json:"created"`
+	Runtime   string          `json:"runtime,omitempty"` // plugin name of the runtime the seat was meant for; empty: pty
 }
 
 var custodyID = regexp.MustCompile(`^[0-9a-f]{32}$`)
