@@ -202,11 +202,15 @@ func TestReportStops(t *testing.T) {
 // Every command explains itself: text, an example, and machine output beside human output.
 func TestEveryCommandHasHelp(t *testing.T) {
 	root := newRoot(&app{out: &bytes.Buffer{}, errw: &bytes.Buffer{}})
-	for _, cmd := range root.Commands() {
+	commands := root.Commands()
+	for _, cmd := range commands { // and those of a group
+		commands = append(commands, cmd.Commands()...)
+	}
+	for _, cmd := range commands {
 		if cmd.Short == "" || cmd.Example == "" {
 			t.Errorf("%s has no text or no example", cmd.Name())
 		}
-		if cmd.Flags().Lookup("json") == nil && cmd.Name() != "attach" && cmd.Name() != "logs" {
+		if cmd.Flags().Lookup("json") == nil && !cmd.HasSubCommands() && cmd.Name() != "attach" && cmd.Name() != "logs" {
 			t.Errorf("%s has no --json", cmd.Name())
 		}
 	}

@@ -62,7 +62,7 @@ done, 75 uncertain, 130 interrupted.`,
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetOut(a.out)
 	root.SetErr(a.errw)
-	root.AddCommand(spawnCmd(a), psCmd(a), attachCmd(a), logsCmd(a), inputCmd(a), stopCmd(a), inspectCmd(a), statusCmd(a), versionCmd(a))
+	root.AddCommand(spawnCmd(a), psCmd(a), attachCmd(a), logsCmd(a), inputCmd(a), stopCmd(a), inspectCmd(a), statusCmd(a), extCmd(a), versionCmd(a))
 	return root
 }
 

@@ -45,17 +45,6 @@ type ConnectorStatus struct {
 	Reason   string            `json:"reason,omitempty"`
 }
 
-// PluginStatus is the supervision state of one plugin process.
-type PluginStatus struct {
-	Name     string `json:"name"`
-	Kind     string `json:"kind"`
-	Version  string `json:"version,omitempty"`
-	State    string `json:"state"`
-	PID      int    `json:"pid,omitempty"`
-	Restarts int    `json:"restarts,omitempty"`
-	Reason   string `json:"reason,omitempty"`
-}
-
 // Occupancy says how the seat ceiling is used.
 type Occupancy struct {
 	Max     int `json:"max"`

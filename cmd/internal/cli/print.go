@@ -226,7 +226,18 @@ func PrintStatus(w io.Writer, s wire.StatusReply) {
 		if p.Restarts > 0 {
 			line += fmt.Sprintf(", %d restarts", p.Restarts)
 		}
-		fmt.Fprintln(w, line+reason(p.Reason))
+		fmt.Fprintln(w, OneLine(line))
+		PrintPluginTrouble(w, p)
+	}
+}
+
+// PrintPluginTrouble says below a plugin what is wrong with it: the reason, what to do, and where the
+// report on its latest death is. It prints nothing for a plugin that is well and never died.
+func PrintPluginTrouble(w io.Writer, p wire.PluginStatus) {
+	for _, l := range []struct{ name, text string }{{"reason", p.Reason}, {"to do", p.Fix}, {"crash log", p.Crash}} {
+		if l.text != "" {
+			fmt.Fprintf(w, "  %-9s %s: %s\n", l.name, OneLine(p.Name), OneLine(l.text))
+		}
 	}
 }
 
