@@ -20,8 +20,13 @@
 //	crash        SIGKILL this process: nothing deferred runs
 //	crash(FILE)  the same, once over all processes: only the one that creates FILE crashes
 //	error(TEXT)  Hit returns an error with that text
+//	full(FILE)   Hit returns ENOSPC for as long as FILE exists: a disk that is full, and then is not
 //	sleep(MS)    wait that many milliseconds
-//	pause(FILE)  create FILE.reached, then wait until FILE exists
+//	pause(FILE)  create FILE.reached, then wait until FILE exists. The first process to get there writes
+//	             its pid and a newline into FILE.reached; the file is never seen without them
+//
+// With pause a test can let another process be struck at the moment this one gets to the place: it
+// waits for FILE.reached, does what it likes, and creates FILE.
 package failpoint
 
 import (
@@ -142,7 +147,7 @@ func (p *Point) arm(text string) error {
 			r.action, r.arg = name, strings.TrimSuffix(rest, ")")
 		}
 		switch r.action {
-		case "off", "crash", "error", "sleep", "pause":
+		case "off", "crash", "error", "full", "sleep", "pause":
 		default:
 			return errors.New(p.name + ": unknown action " + strconv.Quote(r.action))
 		}
@@ -192,13 +197,15 @@ func (r *rule) run(name string) error {
 		select {} // the signal is on its way; run nothing more
 	case "error":
 		return errors.New("failpoint " + name + ": " + r.arg)
+	case "full":
+		if _, err := os.Stat(r.arg); err == nil {
+			return &os.PathError{Op: "failpoint", Path: name, Err: syscall.ENOSPC}
+		}
 	case "sleep":
 		ms, _ := strconv.Atoi(r.arg)
 		time.Sleep(time.Duration(ms) * time.Millisecond)
 	case "pause":
-		if f, err := os.Create(r.arg + ".reached"); err == nil {
-			f.Close()
-		}
+		reached(r.arg + ".reached")
 		for {
 			if _, err := os.Stat(r.arg); err == nil {
 				return nil
@@ -207,4 +214,14 @@ func (r *rule) run(name string) error {
 		}
 	}
 	return nil
+}
+
+// reached makes a file that holds this process's pid, unless another process made it before.
+func reached(path string) {
+	pid := strconv.Itoa(os.Getpid())
+	draft := path + "." + pid
+	if err := os.WriteFile(draft, []byte(pid+"\n"), 0o600); err == nil {
+		_ = os.Link(draft, path) // whole, or not at all
+	}
+	_ = os.Remove(draft)
 }
