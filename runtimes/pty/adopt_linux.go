@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/proctree"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
@@ -40,7 +41,7 @@ func (r *Runtime) Adopt(ctx context.Context, req sdk.AdoptRequest) (sdk.SeatStat
 		if err != nil || !again {
 			return st, err
 		}
-		if pause(ctx, pollEvery) != nil {
+		if proctree.Pause(ctx, pollEvery) != nil {
 			return st, nil
 		}
 	}
@@ -100,7 +101,7 @@ func (a *adoption) welcomed(ctx context.Context, v *view, c *seat.Conn) (sdk.Sea
 		if err := fpAdoptCommit.Hit(); err != nil {
 			return sdk.SeatStatus{}, false, unavailable("%v", err)
 		}
-		if err := over(ctx); err != nil {
+		if err := proctree.Over(ctx); err != nil {
 			return v.unknown("%v", err), false, nil
 		}
 		s, err := c.Commit(ctx)
@@ -184,13 +185,13 @@ func (a *adoption) silent(ctx context.Context, v *view, why string) (sdk.SeatSta
 
 // lost ends what is left of a seat whose custody process is proven dead and left no exit record, and
 // records that end, so that every later answer is the same. An error means that something may live.
-func (v *view) lost(ctx context.Context, asked bool) (record.Exit, sweep, error) {
+func (v *view) lost(ctx context.Context, asked bool) (record.Exit, proctree.Sweep, error) {
 	self, err := seat.SelfIdentity()
 	if err != nil {
-		return record.Exit{}, sweep{}, err
+		return record.Exit{}, proctree.Sweep{}, err
 	}
 	x := record.Exit{CustodyID: v.id, Nonce: v.nonce, At: time.Now().UTC(), Asked: asked, Evidence: record.EvidenceCustodyLost}
-	var sw sweep
+	var sw proctree.Sweep
 	if v.rec.BootID != self.BootID {
 		x.Evidence, x.Detail = record.EvidenceRebooted, "the machine has booted since the seat was started"
 	} else {
@@ -201,17 +202,17 @@ func (v *view) lost(ctx context.Context, asked bool) (record.Exit, sweep, error)
 		if v.agentErr != nil && !missing(v.agentErr) {
 			return x, sw, fmt.Errorf("custody process %d is dead, and what it left cannot be told: %w", v.rec.PID, v.agentErr)
 		}
-		if sw, err = hunt(ctx, v.quarry()); err != nil {
+		if sw, err = proctree.Hunt(ctx, v.quarry()); err != nil {
 			return x, sw, err
 		}
-		if len(sw.left) > 0 {
-			return x, sw, fmt.Errorf("custody process %d is dead and processes of the seat live: %s", v.rec.PID, strings.Join(sw.left, "; "))
+		if len(sw.Left) > 0 {
+			return x, sw, fmt.Errorf("custody process %d is dead and processes of the seat live: %s", v.rec.PID, strings.Join(sw.Left, "; "))
 		}
-		if len(sw.doubts) > 0 {
-			return x, sw, fmt.Errorf("custody process %d is dead and its seat is not proven gone: %s", v.rec.PID, doubtful(sw.doubts))
+		if len(sw.Doubts) > 0 {
+			return x, sw, fmt.Errorf("custody process %d is dead and its seat is not proven gone: %s", v.rec.PID, doubtful(sw.Doubts))
 		}
-		x.Detail = fmt.Sprintf("custody process %d died without a record; processes left and killed: %d", v.rec.PID, len(sw.killed))
-		for _, k := range sw.killed {
+		x.Detail = fmt.Sprintf("custody process %d died without a record; processes left and killed: %d", v.rec.PID, len(sw.Killed))
+		for _, k := range sw.Killed {
 			x.Reaped = append(x.Reaped, record.Killed(k))
 		}
 		if err := fpAdoptSwept.Hit(); err != nil {
@@ -257,8 +258,7 @@ func (a *adoption) unrecorded(v *view, why string) (sdk.SeatStatus, bool, error)
 	if v.agentErr != nil && !missing(v.agentErr) {
 		return v.unknown("%v", v.agentErr), false, nil
 	}
-	h := hunter{quarry: v.quarry(), mates: map[int]proc{}}
-	found, doubts, err := h.look()
+	found, doubts, err := proctree.Look(v.quarry())
 	if err != nil {
 		return v.unknown("%v", err), false, nil
 	}
@@ -266,7 +266,7 @@ func (a *adoption) unrecorded(v *view, why string) (sdk.SeatStatus, bool, error)
 		// A Spawn was interrupted a moment ago: its custody process writes the record, or ends.
 		var pids []string
 		for _, p := range found {
-			pids = append(pids, fmt.Sprintf("%d (%s)", p.pid, p.comm))
+			pids = append(pids, fmt.Sprintf("%d (%s)", p.PID, p.Comm))
 		}
 		return v.unknown("no record, and processes of the seat live: %s", strings.Join(pids, ", ")), v.exists && time.Since(a.started) < startingWait, nil
 	}

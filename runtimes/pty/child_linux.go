@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/sealed"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 )
 
@@ -28,7 +29,7 @@ type child struct {
 
 // startChild forks once. The child is waited for by a goroutine, so that it never stays a zombie while
 // this process lives; if this process dies first, init does it.
-func startChild(img *image, argv, env []string, dir *os.File) (*child, error) {
+func startChild(img *sealed.Image, argv, env []string, dir *os.File) (*child, error) {
 	stdinR, stdinW, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -52,7 +53,7 @@ func startChild(img *image, argv, env []string, dir *os.File) (*child, error) {
 	}
 	log := os.NewFile(uintptr(fd), "seat.log")
 	defer log.Close()
-	p, err := os.StartProcess(img.path, argv, &os.ProcAttr{
+	p, err := os.StartProcess(img.Path, argv, &os.ProcAttr{
 		Dir:   "/", // a directory that may be unmounted or removed must not be held for days
 		Env:   env,
 		Files: []*os.File{stdinR, outW, log},

@@ -12,13 +12,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/sealed"
+	"github.com/cotal-ai/cotal-host/runtimes/internal/seatdir"
 	"github.com/cotal-ai/cotal-host/sdk"
 )
 
 // Runtime implements sdk.Runtime, sdk.Watcher, sdk.Lister and sdk.Configurer for seats on a pseudo
 // terminal. The zero value is not usable; see New. Its methods may be called concurrently.
 type Runtime struct {
-	locks seatLocks
+	locks seatdir.Locks
 
 	mu  sync.RWMutex
 	cfg *settings // nil until Configure succeeded
@@ -27,7 +29,7 @@ type Runtime struct {
 // settings are the facts of one successful Configure. They never change: when a directory was removed
 // or replaced behind them, others take their place.
 type settings struct {
-	image     *image
+	image     *sealed.Image
 	root      *os.File // the seat root, open
 	rootPath  string
 	rootFiles *os.Root // the same directory, for removals that cannot leave it
@@ -79,15 +81,15 @@ func (s *settings) open(cfg sdk.PluginConfig, digest string) (err error) {
 	if err := s.openRoot(); err != nil {
 		return err
 	}
-	if s.socketDir, err = openPrivateDir(s.sockets); err != nil {
+	if s.socketDir, err = seatdir.OpenPrivate(s.sockets); err != nil {
 		return err
 	}
-	s.image, err = loadImage(filepath.Join(cfg.BundleDir, "cotal-seat"), digest)
+	s.image, err = sealed.Load(filepath.Join(cfg.BundleDir, "cotal-seat"), digest, "seat_sha256")
 	return err
 }
 
 func (s *settings) openRoot() (err error) {
-	if s.root, err = openPrivateDir(s.rootPath); err != nil {
+	if s.root, err = seatdir.OpenPrivate(s.rootPath); err != nil {
 		return err
 	}
 	// Through the descriptor: the path may name something else by now.
@@ -96,7 +98,7 @@ func (s *settings) openRoot() (err error) {
 }
 
 func (s *settings) close() {
-	s.image.close()
+	s.image.Close()
 	if s.rootFiles != nil {
 		s.rootFiles.Close()
 	}
@@ -124,7 +126,7 @@ func (r *Runtime) spawnSettings() (*settings, error) {
 		return nil, err
 	}
 	return r.renew(func(s *settings) bool { return stands(s.socketDir) }, func(s *settings) (err error) {
-		s.socketDir, err = openPrivateDir(s.sockets)
+		s.socketDir, err = seatdir.OpenPrivate(s.sockets)
 		return err
 	})
 }

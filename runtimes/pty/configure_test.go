@@ -169,7 +169,7 @@ func TestImageIsSealed(t *testing.T) {
 	if st := r.adopt(q, true); st.State != sdk.SeatRunning {
 		t.Errorf("state %s (%s)", st.State, st.Reason)
 	}
-	if f, err := os.OpenFile(r.rt.cfg.image.path, os.O_WRONLY, 0); err == nil {
+	if f, err := os.OpenFile(r.rt.cfg.image.Path, os.O_WRONLY, 0); err == nil {
 		f.Close()
 		t.Error("the image can be opened for writing")
 	}

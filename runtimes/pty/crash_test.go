@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/proctree"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/failpoint"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
@@ -351,17 +352,17 @@ func TestFieldB18_NoZombiesUnderProcessOne(t *testing.T) {
 // zombiesBelow counts dead processes that nobody waited for below a process.
 func zombiesBelow(t *testing.T, top int) int {
 	t.Helper()
-	table, err := processTable()
+	table, err := proctree.Table()
 	if err != nil {
 		t.Fatal(err)
 	}
 	n := 0
 	for _, p := range table {
-		up := p.ppid
+		up := p.PPID
 		for i := 0; up > 1 && up != top && i < len(table); i++ {
-			up = table[up].ppid
+			up = table[up].PPID
 		}
-		if up == top && p.dead() {
+		if up == top && p.Dead() {
 			n++
 		}
 	}

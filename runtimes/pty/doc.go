@@ -34,9 +34,6 @@ const (
 	// two busy cores took 110 ms; a machine that swaps may need seconds. Less than the 15 s of the
 	// Spawn call, so that what was made can be undone within it.
 	prepareTimeout = 10 * time.Second
-	// dirLockTimeout bounds the wait for another plugin process that works on the same seat: its
-	// Spawn is over within prepareTimeout, its Reap says so itself.
-	dirLockTimeout = 12 * time.Second
 	// adoptBudget is what one seat may cost a booting host.
 	adoptBudget = 5 * time.Second
 	// dialTimeout bounds connect and WELCOME. A healthy seat answers in under a millisecond; a seat

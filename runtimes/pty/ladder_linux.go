@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/proctree"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
@@ -64,7 +65,7 @@ func (rp *reaping) endLive(ctx context.Context, c *seat.Conn) error {
 	case errors.Is(err, sdk.ErrUnproven):
 		return err
 	case err != nil && ctx.Err() != nil:
-		return unproven("%v", over(ctx))
+		return unproven("%v", proctree.Over(ctx))
 	case errors.Is(err, errSeatLost):
 		// Somebody killed custody under us; what is left is judged by the records.
 		if rerr := rp.reread(); rerr != nil {
@@ -97,7 +98,7 @@ func (rp *reaping) ask(ctx context.Context, c *seat.Conn) (seat.Status, bool) {
 
 // treeLives reports whether something lives below custody, or may.
 func (rp *reaping) treeLives() bool {
-	below, err := belowCustody(rp.custody)
+	below, err := proctree.Below(rp.custody)
 	return err != nil || len(below) > 0
 }
 
@@ -140,7 +141,7 @@ func (rp *reaping) climb(ctx context.Context, c *seat.Conn, now seat.Status, age
 	if err := fpReapKill.Hit(); err != nil {
 		return false, unproven("%v", err)
 	}
-	if err := over(ctx); err != nil {
+	if err := proctree.Over(ctx); err != nil {
 		return false, unproven("%v", err)
 	}
 	_ = seat.SignalExact(rp.custody, unix.SIGCONT) // somebody may have stopped it meanwhile
@@ -273,7 +274,7 @@ func (rp *reaping) acknowledge(ctx context.Context, c *seat.Conn, now seat.Statu
 	if err := fpReapExited.Hit(); err != nil {
 		return unproven("%v", err)
 	}
-	if err := over(ctx); err != nil {
+	if err := proctree.Over(ctx); err != nil {
 		return unproven("%v", err)
 	}
 	actx, cancel := context.WithTimeout(ctx, dialTimeout)

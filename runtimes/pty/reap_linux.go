@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/proctree"
+	"github.com/cotal-ai/cotal-host/runtimes/internal/seatdir"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
@@ -40,7 +42,7 @@ func (r *Runtime) Reap(ctx context.Context, req sdk.StopRequest) (sdk.ReapReport
 		return sdk.ReapReport{}, err
 	}
 	defer release()
-	if err := over(ctx); err != nil {
+	if err := proctree.Over(ctx); err != nil {
 		return sdk.ReapReport{}, unproven("%v; nothing was sent", err)
 	}
 	// Checked before the lock: a caller without a say must not hasten somebody's stop.
@@ -51,15 +53,15 @@ func (r *Runtime) Reap(ctx context.Context, req sdk.StopRequest) (sdk.ReapReport
 	if err != nil {
 		return sdk.ReapReport{}, err
 	}
-	l, unlock, err := r.locks.lock(ctx, req.SeatID, req.Mode == sdk.StopNow)
+	l, unlock, err := r.locks.Lock(ctx, req.SeatID, req.Mode == sdk.StopNow)
 	if err != nil {
 		return sdk.ReapReport{}, unproven("another stop of the seat was still running: %v", err)
 	}
 	defer unlock()
-	rp := &reaping{s: s, req: req, hurry: l.hurry}
-	if dir, err := openOwnDirAt(int(s.root.Fd()), req.SeatID, filepath.Join(s.rootPath, req.SeatID)); err == nil {
+	rp := &reaping{s: s, req: req, hurry: l.Hurry}
+	if dir, err := seatdir.OpenOwnAt(int(s.root.Fd()), req.SeatID, filepath.Join(s.rootPath, req.SeatID)); err == nil {
 		defer dir.Close()
-		if err := lockDir(ctx, dir); err != nil {
+		if err := seatdir.Lock(ctx, dir); err != nil {
 			return sdk.ReapReport{}, unproven("%v", err)
 		}
 	}
@@ -123,7 +125,7 @@ func (rp *reaping) run(ctx context.Context) error {
 
 // end makes the seat end, by the ladder when it answers and by its records when it does not.
 func (rp *reaping) end(ctx context.Context) error {
-	if err := over(ctx); err != nil {
+	if err := proctree.Over(ctx); err != nil {
 		return unproven("%v", err)
 	}
 	c, why, refusal := rp.v.dial(ctx, seat.RoleControl, rp.req.Fence)
@@ -152,14 +154,14 @@ func (rp *reaping) wake(ctx context.Context) (c *seat.Conn, refusal error) {
 		if live, _ := seat.Check(rp.custody); live != seat.Alive {
 			return nil, rp.reread()
 		}
-		if over(ctx) != nil {
+		if proctree.Over(ctx) != nil {
 			return nil, nil
 		}
 		_ = seat.SignalExact(rp.custody, unix.SIGCONT)
 		if c, _, refusal = rp.v.dial(ctx, seat.RoleControl, rp.req.Fence); c != nil || refusal != nil {
 			return c, refusal
 		}
-		if time.Now().After(until) || pause(ctx, pollEvery) != nil {
+		if time.Now().After(until) || proctree.Pause(ctx, pollEvery) != nil {
 			return nil, rp.reread()
 		}
 		if err := rp.reread(); err != nil || rp.v.exitErr == nil {
@@ -173,7 +175,7 @@ func (rp *reaping) reread() error { return rp.v.read() }
 // endSilent ends a seat that cannot be talked to.
 func (rp *reaping) endSilent(ctx context.Context, why string) error {
 	v := rp.v
-	if err := over(ctx); err != nil {
+	if err := proctree.Over(ctx); err != nil {
 		return unproven("%v; nothing was removed", err)
 	}
 	switch {
@@ -205,7 +207,7 @@ func (rp *reaping) endSilent(ctx context.Context, why string) error {
 		return unproven("%v; nothing was removed", err)
 	}
 	rp.report.Outcome = sdk.ReapExited
-	if len(sw.killed) > 0 {
+	if len(sw.Killed) > 0 {
 		rp.report.Outcome = sdk.ReapStopped
 	}
 	rp.took(x)
@@ -233,18 +235,18 @@ func (rp *reaping) endUnstarted(ctx context.Context, why string) error {
 		return unproven("%v; nothing was removed", v.agentErr)
 	}
 	sw, err := rp.sweep(ctx)
-	if len(sw.killed) > 0 {
+	if len(sw.Killed) > 0 {
 		rp.report.Outcome = sdk.ReapStopped
 	}
-	if err == nil && len(sw.doubts) > 0 {
-		err = unproven("the seat is not proven gone: %s; nothing was removed", doubtful(sw.doubts))
+	if err == nil && len(sw.Doubts) > 0 {
+		err = unproven("the seat is not proven gone: %s; nothing was removed", doubtful(sw.Doubts))
 	}
 	return err
 }
 
 // endHung ends a seat whose custody process lives and cannot be talked to even when it is woken.
 func (rp *reaping) endHung(ctx context.Context, why string) error {
-	if err := over(ctx); err != nil {
+	if err := proctree.Over(ctx); err != nil {
 		return unproven("%v; nothing was removed", err)
 	}
 	rp.evidence("custody process %d lives and does not answer (%s)", rp.custody.PID, why)
@@ -271,7 +273,7 @@ func (rp *reaping) endHung(ctx context.Context, why string) error {
 	if err := rp.endCustody(ctx); err != nil {
 		return err
 	}
-	rp.evidence("killed %d processes below custody process %d until none was left, then custody itself", len(sw.killed), rp.custody.PID)
+	rp.evidence("killed %d processes below custody process %d until none was left, then custody itself", len(sw.Killed), rp.custody.PID)
 	return nil
 }
 
@@ -302,14 +304,14 @@ func (rp *reaping) endUnwritten(ctx context.Context, now seat.Status, asked bool
 }
 
 // killTree ends what lives below custody.
-func (rp *reaping) killTree(ctx context.Context) (sweep, error) {
-	sw, err := killBelow(ctx, rp.custody)
-	rp.report.Killed = append(rp.report.Killed, sw.killed...)
+func (rp *reaping) killTree(ctx context.Context) (proctree.Sweep, error) {
+	sw, err := proctree.KillBelow(ctx, rp.custody)
+	rp.report.Killed = append(rp.report.Killed, sw.Killed...)
 	if err != nil {
 		return sw, unproven("%v; nothing was removed", err)
 	}
-	if len(sw.left) > 0 {
-		return sw, unproven("processes of the seat resist: %s; nothing was removed", strings.Join(sw.left, "; "))
+	if len(sw.Left) > 0 {
+		return sw, unproven("processes of the seat resist: %s; nothing was removed", strings.Join(sw.Left, "; "))
 	}
 	return sw, nil
 }
@@ -331,17 +333,17 @@ func (rp *reaping) awaitRecord(ctx context.Context) (known bool, err error) {
 		if live, _ := seat.Check(rp.custody); live != seat.Alive {
 			return false, nil
 		}
-		if pause(ctx, pollEvery) != nil {
-			return false, unproven("%v; nothing was removed", over(ctx))
+		if proctree.Pause(ctx, pollEvery) != nil {
+			return false, unproven("%v; nothing was removed", proctree.Over(ctx))
 		}
 	}
 }
 
 // write records an end that custody did not, and takes it into the report, also when it cannot be
 // written. The error names the directory and what helps.
-func (rp *reaping) write(x record.Exit, sw sweep) error {
+func (rp *reaping) write(x record.Exit, sw proctree.Sweep) error {
 	x.CustodyID, x.Nonce, x.At = rp.v.id, rp.v.nonce, time.Now().UTC()
-	for _, k := range sw.killed {
+	for _, k := range sw.Killed {
 		x.Reaped = append(x.Reaped, record.Killed(k))
 	}
 	rp.report.Exit, rp.v.exit = exitOf(x), x
@@ -361,12 +363,12 @@ func (rp *reaping) write(x record.Exit, sw sweep) error {
 
 // endCustody kills a custody process that has nothing below it and nothing to tell any more.
 func (rp *reaping) endCustody(ctx context.Context) error {
-	if err := over(ctx); err != nil {
+	if err := proctree.Over(ctx); err != nil {
 		return unproven("%v; nothing was removed", err)
 	}
 	bound, cancel := context.WithTimeout(ctx, survivorWait)
 	defer cancel()
-	if err := endProcess(bound, rp.custody); err != nil {
+	if err := proctree.EndProcess(bound, rp.custody); err != nil {
 		return unproven("processes of the seat resist: %v; nothing was removed", err)
 	}
 	return nil
@@ -381,16 +383,16 @@ func (rp *reaping) took(x record.Exit) {
 }
 
 // sweep kills what is provably the seat's and turns survivors into ErrUnproven. Doubts are the caller's.
-func (rp *reaping) sweep(ctx context.Context) (sweep, error) {
-	sw, err := hunt(ctx, rp.v.quarry())
-	rp.report.Killed = append(rp.report.Killed, sw.killed...)
+func (rp *reaping) sweep(ctx context.Context) (proctree.Sweep, error) {
+	sw, err := proctree.Hunt(ctx, rp.v.quarry())
+	rp.report.Killed = append(rp.report.Killed, sw.Killed...)
 	switch {
 	case err != nil:
 		return sw, unproven("%v; nothing was removed", err)
-	case len(sw.left) > 0:
-		return sw, unproven("processes of the seat resist: %s; nothing was removed", strings.Join(sw.left, "; "))
-	case len(sw.killed) > 0:
-		rp.evidence("killed %d processes that were the seat's; no process carries its nonce now", len(sw.killed))
+	case len(sw.Left) > 0:
+		return sw, unproven("processes of the seat resist: %s; nothing was removed", strings.Join(sw.Left, "; "))
+	case len(sw.Killed) > 0:
+		rp.evidence("killed %d processes that were the seat's; no process carries its nonce now", len(sw.Killed))
 	default:
 		rp.evidence("no process carries the seat's nonce")
 	}
@@ -400,7 +402,7 @@ func (rp *reaping) sweep(ctx context.Context) (sweep, error) {
 // prove waits for the end of the custody process and looks for escapees. After it nothing of the seat
 // lives, or an error says what may.
 func (rp *reaping) prove(ctx context.Context) error {
-	if err := over(ctx); err != nil {
+	if err := proctree.Over(ctx); err != nil {
 		return unproven("%v; nothing was removed", err)
 	}
 	if rp.custody.PID != 0 {
@@ -426,19 +428,19 @@ func (rp *reaping) prove(ctx context.Context) error {
 
 func (rp *reaping) custodyGone(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, custodyEnd)
-	err := awaitDeath(wait, rp.custody)
+	err := proctree.AwaitDeath(wait, rp.custody)
 	cancel()
 	if err == nil {
 		rp.evidence("custody process %d is gone", rp.custody.PID)
 		return nil
 	}
-	if err := over(ctx); err != nil {
+	if err := proctree.Over(ctx); err != nil {
 		return unproven("%v; nothing was removed", err)
 	}
 	// The tree below it is proven gone by its exit record, so nothing is lost with it.
 	kctx, cancel := context.WithTimeout(ctx, survivorWait)
 	defer cancel()
-	if err := endProcess(kctx, rp.custody); err != nil {
+	if err := proctree.EndProcess(kctx, rp.custody); err != nil {
 		return unproven("%v; nothing was removed", err)
 	}
 	rp.evidence("custody process %d had recorded the exit and did not end within %s: killed", rp.custody.PID, custodyEnd)

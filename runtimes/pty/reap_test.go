@@ -185,11 +185,7 @@ func TestStopNowHastensAGracefulStop(t *testing.T) {
 		}
 		first <- rep
 	}()
-	eventually(t, "the first stop holds the lock", func() bool {
-		r.rt.locks.mu.Lock()
-		defer r.rt.locks.mu.Unlock()
-		return r.rt.locks.byID[q.SeatID] != nil
-	})
+	eventually(t, "the first stop holds the lock", func() bool { return r.rt.locks.InUse(q.SeatID) })
 	began := time.Now()
 	if rep := r.reap(q, sdk.StopNow); rep.Outcome == sdk.ReapStopped && time.Since(began) > 20*time.Second {
 		t.Errorf("the second stop waited: %+v", rep)

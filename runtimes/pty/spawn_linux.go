@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/proctree"
+	"github.com/cotal-ai/cotal-host/runtimes/internal/seatdir"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/failpoint"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
@@ -52,7 +54,7 @@ func (r *Runtime) Spawn(ctx context.Context, req sdk.SpawnRequest) (sdk.Handle, 
 	if err := s.checkSpawn(&req); err != nil {
 		return sdk.Handle{}, err
 	}
-	_, unlock, err := r.locks.lock(ctx, req.SeatID, false)
+	_, unlock, err := r.locks.Lock(ctx, req.SeatID, false)
 	if err != nil {
 		return sdk.Handle{}, unavailable("wait for another call on seat %s: %v", req.SeatID, err)
 	}
@@ -131,17 +133,17 @@ func (s *settings) claimDir(ctx context.Context, id string) (dir *os.File, made 
 			return nil, false, &fs.PathError{Op: "mkdir", Path: path, Err: err}
 		}
 		made = err == nil
-		if dir, err = openOwnDirAt(rfd, id, path); err != nil {
+		if dir, err = seatdir.OpenOwnAt(rfd, id, path); err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
 				continue // a Reap took it away in between
 			}
 			return nil, false, err
 		}
-		if err := lockDir(ctx, dir); err != nil {
+		if err := seatdir.Lock(ctx, dir); err != nil {
 			dir.Close()
 			return nil, false, err
 		}
-		if sameDir(rfd, id, dir) {
+		if seatdir.Same(rfd, id, dir) {
 			return dir, made, nil
 		}
 		dir.Close()
@@ -171,7 +173,7 @@ func (s *settings) existing(ctx context.Context, dir *os.File, req sdk.SpawnRequ
 		if err != nil {
 			return h, true, unavailable("look for an interrupted spawn of seat %s: %v", req.SeatID, err)
 		}
-		if len(found) > 0 && pause(bound, pollEvery) == nil {
+		if len(found) > 0 && proctree.Pause(bound, pollEvery) == nil {
 			continue
 		}
 		if len(found) == 0 {
@@ -180,9 +182,9 @@ func (s *settings) existing(ctx context.Context, dir *os.File, req sdk.SpawnRequ
 				continue
 			}
 		}
-		sw, err := hunt(ctx, quarry{nonce: req.Nonce})
-		if err != nil || len(sw.left) > 0 {
-			return h, true, unavailable("an interrupted spawn of seat %s left processes: %v %s", req.SeatID, err, strings.Join(sw.left, "; "))
+		sw, err := proctree.Hunt(ctx, proctree.Quarry{Nonce: req.Nonce})
+		if err != nil || len(sw.Left) > 0 {
+			return h, true, unavailable("an interrupted spawn of seat %s left processes: %v %s", req.SeatID, err, strings.Join(sw.Left, "; "))
 		}
 		return h, false, s.clearSeatFiles(dir, req.SeatID)
 	}
@@ -309,9 +311,9 @@ func (sp *spawning) undo(first error) error {
 	note(fpSpawnUndo.Hit())
 	if sp.child != nil {
 		note(sp.child.kill(ctx))
-		sw, err := hunt(ctx, quarry{nonce: sp.req.Nonce})
+		sw, err := proctree.Hunt(ctx, proctree.Quarry{Nonce: sp.req.Nonce})
 		note(err)
-		for _, left := range sw.left {
+		for _, left := range sw.Left {
 			failed = append(failed, "process "+left)
 		}
 	}

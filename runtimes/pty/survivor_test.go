@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/proctree"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
@@ -78,7 +79,7 @@ func TestSessionOfADeadAgentIsNotCalledGone(t *testing.T) {
 	t.Cleanup(func() { kill9(t, mate) })
 	eventually(t, "the mate is deaf", func() bool { return ignoresTerm(mate) })
 	r.killCustody(q)
-	eventually(t, "the agent ended with its terminal", func() bool { return !exists(st.Agent.PID, st.Agent.StartTicks) })
+	eventually(t, "the agent ended with its terminal", func() bool { return !proctree.Exists(st.Agent.PID, st.Agent.StartTicks) })
 	if got := r.adopt(q, false); got.State != sdk.SeatUnknown || !strings.Contains(got.Reason, strconv.Itoa(mate)) {
 		t.Errorf("adopt: %s (%s)", got.State, got.Reason)
 	}
@@ -98,13 +99,13 @@ func TestSessionOfADeadAgentIsNotCalledGone(t *testing.T) {
 
 func mateAndChildren(t *testing.T, pid int) []int {
 	t.Helper()
-	table, err := processTable()
+	table, err := proctree.Table()
 	if err != nil {
 		t.Fatal(err)
 	}
 	pids := []int{pid}
-	for _, p := range descendants(table, map[int]bool{pid: true}) {
-		pids = append(pids, p.pid)
+	for _, p := range proctree.Descendants(table, map[int]bool{pid: true}) {
+		pids = append(pids, p.PID)
 	}
 	return pids
 }

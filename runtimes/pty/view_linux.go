@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/proctree"
+	"github.com/cotal-ai/cotal-host/runtimes/internal/seatdir"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
@@ -62,7 +64,7 @@ func (s *settings) look(id string, h sdk.Handle, nonce string) (*view, error) {
 }
 
 func (v *view) read() error {
-	d, err := openOwnDirAt(int(v.s.root.Fd()), v.id, v.dir)
+	d, err := seatdir.OpenOwnAt(int(v.s.root.Fd()), v.id, v.dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		v.exists = false
@@ -153,13 +155,13 @@ func (v *view) identity() (id seat.Identity, known bool) {
 }
 
 // quarry returns what leads to the seat's processes once custody cannot tell.
-func (v *view) quarry() quarry {
-	q := quarry{nonce: v.nonce}
+func (v *view) quarry() proctree.Quarry {
+	q := proctree.Quarry{Nonce: v.nonce}
 	if id, known := v.identity(); known {
-		q.custody = id
+		q.Custody = id
 	}
 	if v.agentErr == nil {
-		q.agent = v.agent
+		q.Agent = v.agent
 	}
 	return q
 }
@@ -256,7 +258,7 @@ func (v *view) live(s seat.Status) (sdk.SeatStatus, bool) {
 // draining says in words why the end of an agent is not told yet.
 func (v *view) draining(custody seat.Identity) string {
 	const ended = "the agent has ended; "
-	if below, err := belowCustody(custody); err != nil || len(below) > 0 {
+	if below, err := proctree.Below(custody); err != nil || len(below) > 0 {
 		return ended + "the rest of its tree is being ended"
 	}
 	if err := v.probe(); err != nil {
@@ -326,7 +328,7 @@ func (v *view) dial(ctx context.Context, role seat.Role, fence uint64) (c *seat.
 	c, err := seat.Dial(ctx, seat.DialConfig{Socket: v.socket(), Token: v.token, Role: role, Fence: fence, From: seat.FromLive})
 	for errors.Is(err, seat.ErrLimit) {
 		full := err
-		if pause(ctx, pollEvery) != nil {
+		if proctree.Pause(ctx, pollEvery) != nil {
 			return nil, fmt.Sprintf("no connection was free at %s within %s: %v", v.socket(), dialTimeout, full), nil
 		}
 		c, err = seat.Dial(ctx, seat.DialConfig{Socket: v.socket(), Token: v.token, Role: role, Fence: fence, From: seat.FromLive})
@@ -366,7 +368,7 @@ func (s *settings) at(h sdk.Handle) (*settings, func(), error) {
 	if _, err := os.Lstat(st.SeatRoot); missing(err) {
 		return s, func() {}, nil
 	}
-	root, err := openPrivateDir(filepath.Clean(st.SeatRoot))
+	root, err := seatdir.OpenPrivate(filepath.Clean(st.SeatRoot))
 	if err != nil {
 		return nil, nil, unavailable("%v", err)
 	}

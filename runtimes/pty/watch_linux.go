@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/proctree"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 )
@@ -38,7 +39,7 @@ func (r *Runtime) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk
 				continue // most likely it has just exited
 			}
 		}
-		if err := pause(ctx, retry); err != nil {
+		if err := proctree.Pause(ctx, retry); err != nil {
 			return err
 		}
 		retry = min(2*retry, watchRetryMax)

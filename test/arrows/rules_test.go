@@ -181,7 +181,8 @@ func sameOwner(a, b string) bool {
 		}
 		return path.Join(parts[0], parts[1])
 	}
-	return owner(a) == owner(b)
+	// What stands in runtimes/internal belongs to all runtimes.
+	return owner(a) == owner(b) || under(a, "runtimes") && under(b, "runtimes/internal")
 }
 
 func orNothing(list []string) string {

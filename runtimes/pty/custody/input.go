@@ -46,11 +46,28 @@ func (s *server) typeIn(c *client, id uint32, p []byte) *seat.Error {
 		}
 		s.line = line
 	}
+	if c == s.writer && !isReport(p) {
+		s.typedAt = time.Now()
+	}
 	s.queue = append(s.queue, typed{c: c, id: id, p: append([]byte(nil), p...)})
 	if !s.typeSome() {
 		kick(s.typeCh)
 	}
 	return nil
+}
+
+// isReport tells what a terminal sends by itself (answers, focus, the mouse) from what a person types.
+func isReport(p []byte) bool {
+	if len(p) < 3 || p[0] != 0x1b {
+		return false
+	}
+	switch last := p[len(p)-1]; p[1] {
+	case ']', 'P', '_':
+		return true
+	case '[':
+		return p[2] == '?' || p[2] == '<' || len(p) == 3 && (last == 'I' || last == 'O') || last == 'R' || last == 'c' || last == 'n' || last == 't'
+	}
+	return false
 }
 
 // untyped counts the bytes that wait. mu is held.

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/terminal"
 )
@@ -52,9 +54,10 @@ type server struct {
 	fence   uint64
 	agent   seat.Identity
 	exit    seat.ExitRecord
-	asked   bool    // a host asked for the end of a running agent
-	queue   []typed // input the terminal has not taken
-	line    int     // bytes of the unfinished line, while the terminal is in canonical mode
+	asked   bool      // a host asked for the end of a running agent
+	queue   []typed   // input the terminal has not taken
+	line    int       // bytes of the unfinished line, while the terminal is in canonical mode
+	typedAt time.Time // when a terminal last typed
 	rows    uint16
 	cols    uint16
 }
@@ -222,6 +225,16 @@ func (s *server) status(c *client) seat.Status {
 	}
 	if s.exit.Signal != "" {
 		st.Signal = uint8(s.exit.Code - 128)
+	}
+	if !s.typedAt.IsZero() {
+		st.Typed = uint32(min(max(time.Since(s.typedAt).Milliseconds(), 1), 1<<31))
+	}
+	if s.state == seat.StateRunning {
+		if t, err := s.pty.modes(); err == nil && t.Lflag&unix.ICANON != 0 {
+			st.Lines, st.Line = seat.LinesOn, uint16(s.line)
+		} else if err == nil {
+			st.Lines = seat.LinesOff
+		}
 	}
 	for _, o := range s.clients {
 		if o.role.Has(seat.RoleTerminal) {

@@ -1,4 +1,4 @@
-package pty
+package seatdir
 
 import (
 	"context"
@@ -7,18 +7,19 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cotal-ai/cotal-host/runtimes/internal/proctree"
 )
 
-// openPrivateDir opens a directory that only this user can change, making it (and missing parents)
+// OpenPrivate opens a directory that only this user can change, making it (and missing parents)
 // first. What is found there is trusted only if it is a real directory, ours, and closed to others: in
 // a shared place somebody else may have made the name first, or put a symbolic link there.
 //
 // A directory of ours that others may merely read is closed (0700); one that others may write is
 // refused, because what is in it already may not be ours.
-func openPrivateDir(path string) (*os.File, error) {
+func OpenPrivate(path string) (*os.File, error) {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
 		return nil, fmt.Errorf("open directory %s: the path must be absolute and clean", path)
 	}
@@ -38,19 +39,19 @@ func openPrivateDir(path string) (*os.File, error) {
 	if st.Mode&0o002 != 0 && st.Mode&unix.S_ISVTX == 0 {
 		return nil, fmt.Errorf("use directory %s: everybody may rename what is in %s; run: chmod o-w %s", path, parent, parent)
 	}
-	return openPrivateDirAt(pfd, name, path)
+	return OpenPrivateAt(pfd, name, path)
 }
 
-// openPrivateDirAt is openPrivateDir for one name in an open parent directory.
-func openPrivateDirAt(pfd int, name, path string) (*os.File, error) {
+// OpenPrivateAt is OpenPrivate for one name in an open parent directory.
+func OpenPrivateAt(pfd int, name, path string) (*os.File, error) {
 	if err := unix.Mkdirat(pfd, name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, &fs.PathError{Op: "mkdir", Path: path, Err: err}
 	}
-	return openOwnDirAt(pfd, name, path)
+	return OpenOwnAt(pfd, name, path)
 }
 
-// openOwnDirAt opens an existing directory under the rules of openPrivateDir.
-func openOwnDirAt(pfd int, name, path string) (*os.File, error) {
+// OpenOwnAt opens an existing directory under the rules of OpenPrivate.
+func OpenOwnAt(pfd int, name, path string) (*os.File, error) {
 	fd, err := unix.Openat(pfd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
@@ -85,10 +86,10 @@ func checkOwn(fd int, path string) error {
 	return nil
 }
 
-// lockDir takes the advisory lock of a directory against other processes, waiting at most
+// Lock takes the advisory lock of a directory against other processes, waiting at most
 // dirLockTimeout. The lock goes with the descriptor, so a killed plugin leaves none; it is closed on
 // exec, so a custody process does not inherit it.
-func lockDir(ctx context.Context, f *os.File) error {
+func Lock(ctx context.Context, f *os.File) error {
 	ctx, cancel := context.WithTimeout(ctx, dirLockTimeout)
 	defer cancel()
 	for {
@@ -99,28 +100,16 @@ func lockDir(ctx context.Context, f *os.File) error {
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			return &fs.PathError{Op: "lock", Path: f.Name(), Err: err}
 		}
-		if err := pause(ctx, pollEvery); err != nil {
+		if err := proctree.Pause(ctx, pollEvery); err != nil {
 			return fmt.Errorf("lock %s: another runtime process works on this seat: %w", f.Name(), err)
 		}
 	}
 }
 
-// sameDir reports whether name in the directory pfd still is the directory that f holds: a Reap of
+// Same reports whether name in the directory pfd still is the directory that f holds: a Reap of
 // another process may have moved it away while we waited for the lock.
-func sameDir(pfd int, name string, f *os.File) bool {
+func Same(pfd int, name string, f *os.File) bool {
 	var a, b unix.Stat_t
 	return unix.Fstatat(pfd, name, &a, unix.AT_SYMLINK_NOFOLLOW) == nil &&
 		unix.Fstat(int(f.Fd()), &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
-}
-
-// pause waits for d or for the end of ctx, whose error it returns.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

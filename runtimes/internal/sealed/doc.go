@@ -1,0 +1,2 @@
+// Package sealed holds programs that are executed from sealed memory. Linux only.
+package sealed
