@@ -110,7 +110,24 @@ type Status struct {
 	Modes        uint32 // private terminal modes in force (sdk/terminal.Modes)
 	Fence        uint64 // highest fence seen
 	InputPending uint32 // input bytes accepted and not yet taken by the terminal
+
+	// The rest is in WELCOME and STATUS, not in EXIT, and a seat from before it was added does not send it:
+	// its zero value is "not said".
+	Typed uint32 // milliseconds since a terminal last typed, at least 1; 0: none has, or not said
+	Lines Lines  // whether the program reads whole lines
+	Line  uint16 // with LinesOn: bytes of the unfinished line
 }
+
+// Lines says whether the agent's terminal hands its input on by whole lines (canonical mode), of which it
+// keeps MaxLine bytes.
+type Lines uint8
+
+// Values of Lines.
+const (
+	LinesUnknown Lines = iota
+	LinesOff
+	LinesOn
+)
 
 // Killed is one process that outlived the agent and was ended by the seat.
 type Killed struct {

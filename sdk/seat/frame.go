@@ -3,6 +3,7 @@ package seat
 import (
 	"encoding/binary"
 	"io"
+	"time"
 )
 
 // Type is the type byte of a frame. Types from TypeOptional on may be ignored by who does not know
@@ -174,9 +175,38 @@ func (d *dec) status() Status {
 	return s
 }
 
+// appendNews appends a status with what was added to it later: the EXIT frame has more behind its own.
+func appendNews(b []byte, s Status) []byte {
+	return put16(append(put32(appendStatus(b, s), s.Typed), byte(s.Lines)), s.Line)
+}
+
+// LinesOf and TypedOf are how a seat fills Status.Lines, Line and Typed.
+func LinesOf(canonical bool, unfinished int) (Lines, uint16) {
+	if !canonical {
+		return LinesOff, 0
+	}
+	return LinesOn, uint16(unfinished)
+}
+
+// TypedOf is Status.Typed of a terminal that last typed at a time; the zero time is never.
+func TypedOf(at time.Time) uint32 {
+	if at.IsZero() {
+		return 0
+	}
+	return uint32(min(max(time.Since(at).Milliseconds(), 1), 1<<31))
+}
+
+func (d *dec) news() Status {
+	s := d.status()
+	if len(d.p) > 0 {
+		s.Typed, s.Lines, s.Line = d.u32(), Lines(d.u8()), d.u16()
+	}
+	return s
+}
+
 // AppendWelcome appends a WELCOME frame.
 func AppendWelcome(b []byte, version uint16, s Status) []byte {
-	p := appendStatus(put16(nil, version), s)
+	p := appendNews(put16(nil, version), s)
 	return AppendFrame(b, TypeWelcome, p)
 }
 
@@ -184,20 +214,20 @@ func AppendWelcome(b []byte, version uint16, s Status) []byte {
 func DecodeWelcome(p []byte) (version uint16, s Status, err error) {
 	d := dec{p: p}
 	version = d.u16()
-	s = d.status()
+	s = d.news()
 	return version, s, d.err("welcome")
 }
 
 // AppendStatus appends a STATUS frame. id is the request it answers, 0 for news.
 func AppendStatus(b []byte, id uint32, s Status) []byte {
-	return AppendFrame(b, TypeStatus, appendStatus(put32(nil, id), s))
+	return AppendFrame(b, TypeStatus, appendNews(put32(nil, id), s))
 }
 
 // DecodeStatus decodes the payload of STATUS. Bytes after the last known field are ignored.
 func DecodeStatus(p []byte) (id uint32, s Status, err error) {
 	d := dec{p: p}
 	id = d.u32()
-	s = d.status()
+	s = d.news()
 	return id, s, d.err("status")
 }
 

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cotal-ai/cotal-host/sdk/seat"
+	"github.com/cotal-ai/cotal-host/sdk/terminal"
 )
 
 // typed is what is left of one INPUT frame. It is written as a whole: nothing comes between its bytes.
@@ -46,7 +47,7 @@ func (s *server) typeIn(c *client, id uint32, p []byte) *seat.Error {
 		}
 		s.line = line
 	}
-	if c == s.writer && !isReport(p) {
+	if c == s.writer && !terminal.IsReport(p) {
 		s.typedAt = time.Now()
 	}
 	s.queue = append(s.queue, typed{c: c, id: id, p: append([]byte(nil), p...)})
@@ -54,20 +55,6 @@ func (s *server) typeIn(c *client, id uint32, p []byte) *seat.Error {
 		kick(s.typeCh)
 	}
 	return nil
-}
-
-// isReport tells what a terminal sends by itself (answers, focus, the mouse) from what a person types.
-func isReport(p []byte) bool {
-	if len(p) < 3 || p[0] != 0x1b {
-		return false
-	}
-	switch last := p[len(p)-1]; p[1] {
-	case ']', 'P', '_':
-		return true
-	case '[':
-		return p[2] == '?' || p[2] == '<' || len(p) == 3 && (last == 'I' || last == 'O') || last == 'R' || last == 'c' || last == 'n' || last == 't'
-	}
-	return false
 }
 
 // untyped counts the bytes that wait. mu is held.

@@ -43,23 +43,22 @@ type server struct {
 	spillCh  chan struct{}  // wakes the spill
 	typeCh   chan struct{}  // wakes the input queue
 
-	mu      sync.Mutex // guards everything below
-	state   seat.State
-	pty     *terminalPair
-	ring    *ring
-	spill   *spill
-	drained *sync.Cond // a connection has caught up, or has gone
-	clients []*client
-	writer  *client // holder of the writer lease
-	fence   uint64
-	agent   seat.Identity
-	exit    seat.ExitRecord
-	asked   bool      // a host asked for the end of a running agent
-	queue   []typed   // input the terminal has not taken
-	line    int       // bytes of the unfinished line, while the terminal is in canonical mode
-	typedAt time.Time // when a terminal last typed
-	rows    uint16
-	cols    uint16
+	mu         sync.Mutex // guards everything below
+	state      seat.State
+	pty        *terminalPair
+	ring       *ring
+	spill      *spill
+	drained    *sync.Cond // a connection has caught up, or has gone
+	clients    []*client
+	writer     *client // holder of the writer lease
+	fence      uint64
+	agent      seat.Identity
+	exit       seat.ExitRecord
+	asked      bool      // a host asked for the end of a running agent
+	queue      []typed   // input the terminal has not taken
+	line       int       // bytes of the unfinished line, while the terminal is in canonical mode
+	typedAt    time.Time // when a terminal last typed
+	rows, cols uint16
 }
 
 // ask is a COMMIT, or a stop, of a prepared seat.
@@ -222,19 +221,13 @@ func (s *server) status(c *client) seat.Status {
 		Modes:        s.modeBits.Load(),
 		Fence:        s.fence,
 		InputPending: uint32(s.untyped()),
+		Typed:        seat.TypedOf(s.typedAt),
 	}
 	if s.exit.Signal != "" {
 		st.Signal = uint8(s.exit.Code - 128)
 	}
-	if !s.typedAt.IsZero() {
-		st.Typed = uint32(min(max(time.Since(s.typedAt).Milliseconds(), 1), 1<<31))
-	}
-	if s.state == seat.StateRunning {
-		if t, err := s.pty.modes(); err == nil && t.Lflag&unix.ICANON != 0 {
-			st.Lines, st.Line = seat.LinesOn, uint16(s.line)
-		} else if err == nil {
-			st.Lines = seat.LinesOff
-		}
+	if t, err := s.pty.modes(); err == nil && s.state == seat.StateRunning {
+		st.Lines, st.Line = seat.LinesOf(t.Lflag&unix.ICANON != 0, s.line)
 	}
 	for _, o := range s.clients {
 		if o.role.Has(seat.RoleTerminal) {

@@ -269,6 +269,30 @@ func TestRawInputIsByteExact(t *testing.T) {
 	}
 }
 
+// A seat says when a person last typed, so that a host does not type into their line. What a terminal
+// sends by itself and what a host types are nobody's typing.
+func TestTheSeatTellsWhenAPersonLastTyped(t *testing.T) {
+	h := prepared(t, script("echo ready; sleep 600"))
+	v := h.view(seat.RoleInput | seat.RoleTerminal)
+	h.commit()
+	v.awaitText("ready")
+	host := h.dial(seat.RoleInput | seat.RoleControl)
+	for who, in := range map[*seat.Conn]string{host: "by a host", v.conn: "\x1b[12;40R"} {
+		if _, err := who.Input(testContext(t), []byte(in)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := h.status(); st.Typed != 0 || st.Lines != seat.LinesOn {
+		t.Errorf("before anybody typed: %+v", st)
+	}
+	if _, err := v.conn.Input(testContext(t), []byte("half a line")); err != nil {
+		t.Fatal(err)
+	}
+	if st := h.status(); st.Typed == 0 || st.Typed > 60_000 || st.Line < 11 {
+		t.Errorf("after a person typed: %+v", st)
+	}
+}
+
 func TestInputToAProgramThatDoesNotReadIsBusyAndAcknowledgedWithTheTruth(t *testing.T) {
 	h := prepared(t, script("stty raw -echo; echo ready; sleep 600"))
 	v := h.view(seat.RoleInput)
