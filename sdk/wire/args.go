@@ -9,9 +9,6 @@ import (
 	"unicode/utf8"
 )
 
-// MaxText is the largest text of input, in bytes.
-const MaxText = 65536
-
 // DecodeArgs decodes command arguments into dst, a pointer to a struct. Absent arguments are the
 // empty object. It refuses with bad-request, not-executed, naming the field: unknown fields at
 // any depth, names in another case, duplicates, wrong types, and, when dst has a method
@@ -119,9 +116,18 @@ func (a *GoalResultArgs) Check() error {
 	return nil
 }
 
-// Check refuses an empty text and one over MaxText bytes.
+// MaxKeys bounds InputArgs.Keys.
+const MaxKeys = 64
+
+// Check refuses an empty text and one over MaxText bytes, and more than MaxKeys keys.
 func (a *InputArgs) Check() error {
 	switch {
+	case len(a.Keys) > MaxKeys:
+		return &FieldError{"keys", fmt.Sprintf("are %d, more than %d", len(a.Keys), MaxKeys)}
+	case len(a.Keys) > 0 && a.Text != "":
+		return &FieldError{"keys", "cannot be sent together with a text"}
+	case len(a.Keys) > 0:
+		return nil
 	case a.Text == "":
 		return &FieldError{"text", "is missing or empty"}
 	case len(a.Text) > MaxText:

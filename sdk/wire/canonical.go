@@ -150,10 +150,21 @@ func appendString(dst []byte, s string) []byte {
 	return append(dst, '"')
 }
 
+// DigestPrefix is in front of the hex digits of a digest scalar.
+const DigestPrefix = "sha256:"
+
+// DigestHex is the hex part of a digest scalar, as it stands in subjects and keys.
+func DigestHex(digest string) (string, bool) {
+	if !ValidDigest(digest) {
+		return "", false
+	}
+	return digest[len(DigestPrefix):], true
+}
+
 // Digest is "sha256:" and 64 lowercase hex digits over the bytes as they are.
 func Digest(p []byte) string {
 	sum := sha256.Sum256(p)
-	return "sha256:" + hex.EncodeToString(sum[:])
+	return DigestPrefix + hex.EncodeToString(sum[:])
 }
 
 // DigestJSON is the digest of the canonical form of v.
@@ -167,7 +178,7 @@ func DigestJSON(v any) (string, error) {
 
 // ValidDigest reports whether s is a digest scalar.
 func ValidDigest(s string) bool {
-	return len(s) == 71 && s[:7] == "sha256:" && all(s[7:], 64, 64, isHexChar)
+	return len(s) == 71 && s[:7] == DigestPrefix && all(s[7:], 64, 64, isHexChar)
 }
 
 // Fingerprint identifies what a request asks for, whoever carries it: the digest of the canonical

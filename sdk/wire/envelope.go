@@ -73,149 +73,6 @@ type EndpointReply struct {
 	Receipt string          `json:"receipt,omitempty"`
 }
 
-// FieldError says which field of an envelope or of arguments is wrong. Field is a path with dots.
-type FieldError struct {
-	Field string // "" for the whole text
-	Why   string
-}
-
-func (e *FieldError) Error() string {
-	if e.Field == "" {
-		return e.Why
-	}
-	return e.Field + " " + e.Why
-}
-
-// fields reads the members of one object and keeps the first problem. Members nobody asks for are
-// ignored: the envelope grows by addition.
-type fields struct {
-	path string
-	n    *node
-	err  error
-}
-
-func readFields(p []byte) (*fields, error) {
-	n, err := parseJSON(p)
-	if err != nil {
-		return nil, &FieldError{"", err.Error()}
-	}
-	if n.kind != kindObject {
-		return nil, &FieldError{"", errNotObject.Error()}
-	}
-	return &fields{n: &n}, nil
-}
-
-func (f *fields) fail(name, why string) {
-	if f.err == nil {
-		f.err = &FieldError{f.path + name, why}
-	}
-}
-
-// lookup returns a member of one of the kinds, nil when it is absent.
-func (f *fields) lookup(name string, required bool, want ...kind) *node {
-	if f.err != nil {
-		return nil
-	}
-	v := f.n.get(name)
-	if v == nil {
-		if required {
-			f.fail(name, "is missing")
-		}
-		return nil
-	}
-	for _, k := range want {
-		if v.kind == k {
-			return v
-		}
-	}
-	f.fail(name, fmt.Sprintf("is %s, not %s", v.kind, want[0]))
-	return nil
-}
-
-func (f *fields) str(name string, required bool, valid func(string) bool, why string, dst *string) {
-	v := f.lookup(name, required, kindString)
-	if v == nil {
-		return
-	}
-	if valid != nil && !valid(v.str) {
-		if v.str == "" {
-			f.fail(name, "is empty")
-		} else {
-			f.fail(name, tokenProblem(v.str, why))
-		}
-		return
-	}
-	*dst = v.str
-}
-
-func (f *fields) boolean(name string, required bool, dst *bool) {
-	if v := f.lookup(name, required, kindTrue, kindFalse); v != nil {
-		*dst = v.kind == kindTrue
-	}
-}
-
-func (f *fields) integer(name string, required bool, lo, hi int64, set func(int64)) {
-	v := f.lookup(name, required, kindNumber)
-	if v == nil {
-		return
-	}
-	n := int64(v.num)
-	if v.num < float64(lo) || v.num > float64(hi) || float64(n) != v.num {
-		if lo == hi {
-			f.fail(name, fmt.Sprintf("is not %d", lo))
-		} else {
-			f.fail(name, fmt.Sprintf("is not an integer from %d to %d", lo, hi))
-		}
-		return
-	}
-	set(n)
-}
-
-// object opens a member that is an object; nil when it is absent or there was a problem.
-func (f *fields) object(name string, required bool) *fields {
-	v := f.lookup(name, required, kindObject)
-	if v == nil {
-		return nil
-	}
-	return &fields{path: f.path + name + ".", n: v}
-}
-
-// done hands the problem of a nested object to its parent.
-func (f *fields) done(sub *fields) {
-	if sub.err != nil && f.err == nil {
-		f.err = sub.err
-	}
-}
-
-func (f *fields) raw(name string) json.RawMessage {
-	if f.err != nil {
-		return nil
-	}
-	if v := f.n.get(name); v != nil {
-		return json.RawMessage(v.raw)
-	}
-	return nil
-}
-
-func (f *fields) correlation() *Correlation {
-	s := f.object("correlation", false)
-	if s == nil {
-		return nil
-	}
-	var c Correlation
-	s.str("traceparent", false, nil, "", &c.Traceparent)
-	s.str("tracestate", false, nil, "", &c.Tracestate)
-	s.str("baggage", false, nil, "", &c.Baggage)
-	f.done(s)
-	return &c
-}
-
-const (
-	whyID     = "is not 1..64 characters of [A-Za-z0-9_-]"
-	whyUID    = "is not 26..32 characters of [a-z0-9]"
-	whyDigest = "is not sha256: with 64 lowercase hex digits"
-)
-
 // DecodeRequest decodes and validates a request. The error is always a *Error that refuses with
 // outcome not-executed: unsupported-version when v is an integer other than 1, else bad-request
 // naming the field. The returned request holds what could be read (ID above all) even then, so
@@ -239,8 +96,8 @@ func DecodeRequest(p []byte) (EndpointRequest, *Error) {
 	f.integer("v", true, Version, Version, func(n int64) { r.V = int(n) })
 	f.str("id", true, ValidID, whyID, &r.ID)
 	if s := f.object("op", true); s != nil {
-		s.str("endpoint", true, ValidEndpoint, "is not an endpoint name", &r.Op.Endpoint)
-		s.str("command", true, ValidCommand, "is not 1..32 characters of [a-z0-9-]", &r.Op.Command)
+		s.str("endpoint", true, ValidEndpoint, whyEndpoint, &r.Op.Endpoint)
+		s.str("command", true, ValidCommand, whyCommand, &r.Op.Command)
 		s.str("inputDigest", false, ValidDigest, whyDigest, &r.Op.InputDigest)
 		s.str("outputDigest", false, ValidDigest, whyDigest, &r.Op.OutputDigest)
 		f.done(s)
@@ -251,8 +108,8 @@ func DecodeRequest(p []byte) (EndpointRequest, *Error) {
 	f.str("goalId", false, ValidID, whyID, &r.GoalID)
 	if s := f.object("target", false); s != nil {
 		var t Target
-		s.str("owner", true, ValidOwner, "is not local or u_ with 26 characters base32-lower", &t.Owner)
-		s.str("actor", true, ValidActor, "is not 1..64 characters of [A-Za-z0-9_]", &t.Actor)
+		s.str("owner", true, ValidOwner, whyOwner, &t.Owner)
+		s.str("actor", true, ValidActor, whyActor, &t.Actor)
 		s.str("lifecycleUid", true, ValidUID, whyUID, &t.LifecycleUID)
 		s.integer("mappingRevision", false, 0, MaxInteger, func(n int64) { u := uint64(n); t.MappingRevision = &u })
 		f.done(s)
@@ -269,7 +126,7 @@ func DecodeRequest(p []byte) (EndpointRequest, *Error) {
 		r.Args = json.RawMessage(v.raw)
 	}
 	if s := f.object("from", true); s != nil {
-		s.str("id", true, func(v string) bool { _, _, err := ParsePrincipal(v); return err == nil }, "is not owner.actor", &r.From.ID)
+		s.str("id", true, func(v string) bool { _, _, err := ParsePrincipal(v); return err == nil }, whyPrincipal, &r.From.ID)
 		s.str("name", false, nil, "", &r.From.Name)
 		s.str("role", false, nil, "", &r.From.Role)
 		f.done(s)

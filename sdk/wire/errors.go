@@ -42,12 +42,69 @@ func Codes() []string {
 	}
 }
 
+// codeMeanings says in a few words what each code is for.
+var codeMeanings = map[string]string{
+	CodeBadRequest:         "arguments, schema or limits are violated, or bind stands where it may not",
+	CodeUnsupportedVersion: "an envelope or descriptor of another version",
+	CodeOpMismatch:         "the body names another command than the subject",
+	CodeClassMismatch:      "the class is not the command's",
+	CodeTargetMismatch:     "the target disagrees with the subject or its mode",
+	CodeSenderMismatch:     "from.id is not the subject's caller",
+	CodeUnauthenticated:    "the caller is not known",
+	CodePermissionDenied:   "the caller may not do this",
+	CodeNotFound:           "there is no such thing",
+	CodeAlreadyExists:      "there is such a thing already",
+	CodeConflict:           "a compare-and-set, a fence or a fingerprint was lost",
+	CodeContractMismatch:   "contract digests are missing or are not those served",
+	CodeContractInvalid:    "a contract document or handle breaks its schema or budget",
+	CodeFailedPrecondition: "the state does not allow it, or another instance is bound",
+	CodeDeadlineExceeded:   "the deadline passed",
+	CodeCancelled:          "it was cancelled",
+	CodeExpired:            "a lease, grant, life, epoch or token is over",
+	CodeUnavailable:        "nobody answers, or an authority cannot be read; later it may",
+	CodeUnimplemented:      "not owned here",
+	CodeResourceExhausted:  "full: queue, pool, window or message size",
+	CodeInternal:           "a fault of the responder",
+}
+
+// CodeMeaning says in a few words what a code is for; "" for a code that is not in the list.
+func CodeMeaning(code string) string { return codeMeanings[code] }
+
+// ValidCode reports whether s is an error code: one of Codes, or a reverse-DNS name of at most 64 bytes.
+func ValidCode(s string) bool {
+	return codeMeanings[s] != "" || len(s) <= MaxErrCode && ValidURN(s)
+}
+
 // Detail kinds.
 const (
-	DetailBindRefused      = "ai.cotal.ep.bind-refused"
-	DetailUnboundResponder = "ai.cotal.ep.unbound-responder"
-	DetailLifecycleBlocked = "ai.cotal.ep.lifecycle-blocked"
+	DetailBindRefused       = "ai.cotal.ep.bind-refused"
+	DetailUnboundResponder  = "ai.cotal.ep.unbound-responder"
+	DetailUnboundAuthority  = "ai.cotal.ep.unbound-caller-authority"
+	DetailLifecycleBlocked  = "ai.cotal.ep.lifecycle-blocked" // LifecycleBlocked
+	DetailForeignSlotHeld   = "ai.cotal.ep.foreign-slot-held" // condition: one of SlotConditions
+	DetailSlotObservation   = "ai.cotal.manager.static-slot-observation"
+	DetailSlotReadFailed    = "ai.cotal.manager.static-slot-read-failed"
+	DetailGoalEntityRunning = "ai.cotal.goal.entity-running"
 )
+
+// SlotConditions lists the conditions of DetailForeignSlotHeld. Callers decide by them, never by the
+// text of a message.
+func SlotConditions() []string {
+	return []string{"in-flight", "no-seam", "unreadable", "garbled", "behind"}
+}
+
+// LifecycleBlocked is the refusal of an operation that another operation on the same life holds up. The
+// facts stand in its details and in its message too, because some callers print only that.
+func LifecycleBlocked(blockedOp, opID, headState, gateState, remedy string) *Error {
+	data := map[string]any{"blockedOp": blockedOp, "opId": opID, "remedy": remedy}
+	if headState != "" {
+		data["headState"] = headState
+	}
+	if gateState != "" {
+		data["gateState"] = gateState
+	}
+	return Refuse(CodeFailedPrecondition, "held up by %s %s: %s", blockedOp, opID, remedy).With(DetailLifecycleBlocked, data)
+}
 
 // Outcome says whether the effect of a refused call happened. It never describes a goal's end.
 type Outcome string

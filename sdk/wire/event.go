@@ -36,19 +36,19 @@ func (e EventSubject) check(op string) error {
 	}
 	switch {
 	case !ValidSpace(e.Space):
-		return bad("space", e.Space, "is not 1..64 characters of [A-Za-z0-9_-]")
+		return bad("space", e.Space, whySpace)
 	case !ValidEndpoint(e.Endpoint):
-		return bad("endpoint", e.Endpoint, "is not an endpoint name")
+		return bad("endpoint", e.Endpoint, whyEndpoint)
 	case !ValidUID(e.InstanceID):
-		return bad("instance id", e.InstanceID, "is not 26..32 characters of [a-z0-9]")
+		return bad("instance id", e.InstanceID, whyUID)
 	case e.Epoch > MaxInteger:
-		return bad("epoch", strconv.FormatUint(e.Epoch, 10), "is more than 2^53-1")
+		return bad("epoch", strconv.FormatUint(e.Epoch, 10), whyEpoch)
 	case len(e.Topic) == 0:
 		return bad("topic", "", "")
 	}
 	for _, t := range e.Topic {
 		if !ValidID(t) {
-			return bad("topic token", t, "is not 1..64 characters of [A-Za-z0-9_-]")
+			return bad("topic token", t, whyID)
 		}
 	}
 	return nil

@@ -9,21 +9,6 @@ import (
 	"strings"
 )
 
-// Bounds of the endpoint rails, in bytes.
-const (
-	MaxSubject  = 1024 // a whole request, reply or event subject
-	MaxOwner    = 64
-	MaxActor    = 64
-	MaxCommand  = 32
-	MaxEndpoint = 64
-	MaxID       = 64 // id, goal id, nonce
-	MaxSpace    = 64
-	MaxErrCode  = 64
-)
-
-// MaxInteger is the largest integer the wire carries: 2^53-1, what a JSON number holds exactly.
-const MaxInteger = 1<<53 - 1
-
 // OwnerLocal is the owner of every principal outside user mode.
 const OwnerLocal = "local"
 
@@ -140,41 +125,6 @@ func EndpointToken(name string) string { return strings.ReplaceAll(name, ".", "_
 func endpointOfToken(tok string) (string, bool) {
 	name := strings.ReplaceAll(tok, "_", ".")
 	return name, ValidEndpoint(name)
-}
-
-// Caller is who sent a request, as the broker authenticated it: principal and lifecycle UID.
-type Caller struct {
-	Owner string `json:"owner"`
-	Actor string `json:"actor"`
-	UID   string `json:"uid"`
-}
-
-// Principal is the dot form, owner.actor.
-func (c Caller) Principal() string { return c.Owner + "." + c.Actor }
-
-// IsZero reports whether no field is set.
-func (c Caller) IsZero() bool { return c == Caller{} }
-
-// Check returns an error that names the field that breaks its grammar.
-func (c Caller) Check() error {
-	switch {
-	case !ValidOwner(c.Owner):
-		return fmt.Errorf("check caller: owner %s", tokenProblem(c.Owner, "is not local or u_ with 26 characters base32-lower"))
-	case !ValidActor(c.Actor):
-		return fmt.Errorf("check caller: actor %s", tokenProblem(c.Actor, "is not 1..64 characters of [A-Za-z0-9_]"))
-	case !ValidUID(c.UID):
-		return fmt.Errorf("check caller: uid %s", tokenProblem(c.UID, "is not 26..32 characters of [a-z0-9]"))
-	}
-	return nil
-}
-
-// ParsePrincipal splits the dot form owner.actor.
-func ParsePrincipal(s string) (owner, actor string, err error) {
-	owner, actor, ok := strings.Cut(s, ".")
-	if !ok || !ValidOwner(owner) || !ValidActor(actor) {
-		return "", "", fmt.Errorf("parse principal %s", tokenProblem(s, "is not owner.actor"))
-	}
-	return owner, actor, nil
 }
 
 // tokenProblem quotes at most 80 bytes of a foreign value and says what is wrong with it.

@@ -127,21 +127,21 @@ func (r RequestSubject) check(op string) error {
 	}
 	switch {
 	case !ValidSpace(r.Space):
-		return bad("space", r.Space, "is not 1..64 characters of [A-Za-z0-9_-]")
+		return bad("space", r.Space, whySpace)
 	case r.Mode != ModeOne && r.Mode != ModeAll && r.Mode != ModeInstance:
 		return bad("mode", string(r.Mode), "is not one, all or inst")
 	case !ValidEndpoint(r.Endpoint):
-		return bad("endpoint", r.Endpoint, "is not an endpoint name")
+		return bad("endpoint", r.Endpoint, whyEndpoint)
 	case r.Mode == ModeInstance && !ValidUID(r.InstanceID):
-		return bad("instance id", r.InstanceID, "is not 26..32 characters of [a-z0-9]")
+		return bad("instance id", r.InstanceID, whyUID)
 	case r.Mode != ModeInstance && r.InstanceID != "":
 		return bad("instance id", r.InstanceID, "has no place in this mode")
 	case !ValidCommand(r.Command):
-		return bad("command", r.Command, "is not 1..32 characters of [a-z0-9-]")
+		return bad("command", r.Command, whyCommand)
 	case r.Generation != "" && !ValidGeneration(r.Generation):
 		return bad("generation", r.Generation, "is not 32 hex digits")
 	case !ValidNonce(r.Nonce):
-		return bad("nonce", r.Nonce, "is not 22..64 characters of [A-Za-z0-9_-]")
+		return bad("nonce", r.Nonce, whyNonce)
 	}
 	n := r.Authz.targetTokens()
 	if r.Authz != AuthzNone && n < 0 {
@@ -156,11 +156,11 @@ func (r RequestSubject) check(op string) error {
 func checkTargetTokens(bad func(field, value, problem string) error, n int, owner, actor, uid string) error {
 	switch {
 	case n >= 1 && !ValidOwner(owner):
-		return bad("target owner", owner, "is not local or u_ with 26 characters base32-lower")
+		return bad("target owner", owner, whyOwner)
 	case n >= 3 && !ValidActor(actor):
-		return bad("target actor", actor, "is not 1..64 characters of [A-Za-z0-9_]")
+		return bad("target actor", actor, whyActor)
 	case n >= 3 && !ValidUID(uid):
-		return bad("target uid", uid, "is not 26..32 characters of [a-z0-9]")
+		return bad("target uid", uid, whyUID)
 	case n < 1 && owner != "":
 		return bad("target owner", owner, "has no place in this authorization mode")
 	case n < 3 && actor != "":
@@ -174,11 +174,11 @@ func checkTargetTokens(bad func(field, value, problem string) error, n int, owne
 func checkCaller(bad func(field, value, problem string) error, c Caller) error {
 	switch {
 	case !ValidOwner(c.Owner):
-		return bad("caller owner", c.Owner, "is not local or u_ with 26 characters base32-lower")
+		return bad("caller owner", c.Owner, whyOwner)
 	case !ValidActor(c.Actor):
-		return bad("caller actor", c.Actor, "is not 1..64 characters of [A-Za-z0-9_]")
+		return bad("caller actor", c.Actor, whyActor)
 	case !ValidUID(c.UID):
-		return bad("caller uid", c.UID, "is not 26..32 characters of [a-z0-9]")
+		return bad("caller uid", c.UID, whyUID)
 	}
 	return nil
 }
@@ -198,6 +198,21 @@ func (c *cursor) next() string {
 }
 
 func (c *cursor) left() int { return len(c.tok) - c.i }
+
+// aim reads the mode word, if the next token is one, and the target tokens that belong to it.
+func (c *cursor) aim() (a Authz, owner, actor, uid string) {
+	if c.left() == 0 || Authz(c.tok[c.i]).targetTokens() < 0 {
+		return AuthzNone, "", "", ""
+	}
+	a = Authz(c.next())
+	n := a.targetTokens()
+	for i, dst := range []*string{&owner, &actor, &uid} {
+		if i < n {
+			*dst = c.next()
+		}
+	}
+	return a, owner, actor, uid
+}
 
 // split returns a cursor behind cotal.<space>.<kind>, with the space.
 func split(op, subject, kind string) (*cursor, string, error) {
@@ -239,18 +254,7 @@ func ParseRequestSubject(subject string) (RequestSubject, error) {
 		r.InstanceID = c.next()
 	}
 	r.Command = c.next()
-	if c.left() > 0 {
-		if a := Authz(c.tok[c.i]); a.targetTokens() >= 0 {
-			r.Authz = a
-			c.i++
-			n := a.targetTokens()
-			for i, dst := range []*string{&r.TargetOwner, &r.TargetActor, &r.TargetUID} {
-				if i < n {
-					*dst = c.next()
-				}
-			}
-		}
-	}
+	r.Authz, r.TargetOwner, r.TargetActor, r.TargetUID = c.aim()
 	want := 4
 	if versioned {
 		want = 5
@@ -343,17 +347,17 @@ func (r ReplySubject) check(op string) error {
 	}
 	switch {
 	case !ValidSpace(r.Space):
-		return bad("space", r.Space, "is not 1..64 characters of [A-Za-z0-9_-]")
+		return bad("space", r.Space, whySpace)
 	case !ValidEndpoint(r.Endpoint):
-		return bad("endpoint", r.Endpoint, "is not an endpoint name")
+		return bad("endpoint", r.Endpoint, whyEndpoint)
 	case !ValidUID(r.InstanceID):
-		return bad("instance id", r.InstanceID, "is not 26..32 characters of [a-z0-9]")
+		return bad("instance id", r.InstanceID, whyUID)
 	case r.Epoch > MaxInteger:
-		return bad("epoch", strconv.FormatUint(r.Epoch, 10), "is more than 2^53-1")
+		return bad("epoch", strconv.FormatUint(r.Epoch, 10), whyEpoch)
 	case r.Generation != "" && !ValidGeneration(r.Generation):
 		return bad("generation", r.Generation, "is not 32 hex digits")
 	case !ValidNonce(r.Nonce):
-		return bad("nonce", r.Nonce, "is not 22..64 characters of [A-Za-z0-9_-]")
+		return bad("nonce", r.Nonce, whyNonce)
 	}
 	return checkCaller(bad, r.Caller)
 }
@@ -409,20 +413,4 @@ func parseEpoch(op, tok string) (uint64, error) {
 		return 0, &SubjectError{op, "epoch", tokenProblem(tok, "is not an integer from 0 to 2^53-1")}
 	}
 	return n, nil
-}
-
-// ServeOne, ServeInstance and ServeAll are the subscriptions of a responder. The first is to be
-// joined to the queue group EndpointToken(endpoint), never plain.
-func ServeOne(space, endpoint, command string) string {
-	return "cotal." + space + ".ep.one." + EndpointToken(endpoint) + "." + command + ".>"
-}
-
-// ServeInstance is the subscription on the rail of one instance.
-func ServeInstance(space, endpoint, instanceID string) string {
-	return "cotal." + space + ".ep.inst." + EndpointToken(endpoint) + "." + instanceID + ".>"
-}
-
-// ServeAll is the subscription on the scatter rail.
-func ServeAll(space, endpoint string) string {
-	return "cotal." + space + ".ep.all." + EndpointToken(endpoint) + ".>"
 }
