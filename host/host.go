@@ -167,7 +167,7 @@ func (h *Host) boot(ctx context.Context) error {
 	if h.cfg.MaxSeats == 0 {
 		h.cfg.MaxSeats = settings.MaxSeats
 	}
-	plugins, err := manifest.Resolve(h.cfg.PluginsPath, h.cfg.Root, h.cfg.BundleDir)
+	found, err := manifest.Resolve(h.cfg.PluginsPath, h.cfg.Root, h.cfg.BundleDir)
 	if err != nil {
 		return err
 	}
@@ -178,13 +178,20 @@ func (h *Host) boot(ctx context.Context) error {
 		}
 	}
 	h.catalog = catalog.New(catalog.Config{
-		Manifest: plugins, BundleDir: h.cfg.BundleDir, RunDir: runDir, StateDir: filepath.Join(h.inst.Dir, "plugins"),
+		Manifest: found, BundleDir: h.cfg.BundleDir, RunDir: runDir, StateDir: filepath.Join(h.inst.Dir, "plugins"),
 		SeatRoot: h.cfg.SeatRoot, SocketDir: filepath.Join(h.cfg.RuntimeDir, "seats"), Log: h.log.Named("plugins"),
 	})
-	// The runtime plugin and the broker start side by side: both are needed before anything is served,
-	// and neither needs the other.
+	// The runtime plugins and the broker start side by side: the one for new seats and the broker are
+	// needed before anything is served, and neither needs the other. Seats of any other runtime are taken
+	// back as well, and wait for theirs.
 	runtime := make(chan error, 1)
 	go func() { runtime <- h.catalog.StartRuntime(ctx, h.runtimeName()) }()
+	live := plugins{h.catalog}
+	for _, name := range live.Runtimes() {
+		if name != h.runtimeName() {
+			go h.startOther(ctx, name)
+		}
+	}
 	server, token, err := h.startBroker(ctx)
 	rerr := <-runtime
 	if err != nil {
@@ -194,7 +201,7 @@ func (h *Host) boot(ctx context.Context) error {
 	h.seats = seat.New(seat.Config{
 		InstanceID: h.inst.ID, Space: h.cfg.Space, Epoch: h.inst.Epoch, Root: h.cfg.Root, SeatRoot: h.cfg.SeatRoot,
 		EndedDir: filepath.Join(h.inst.Dir, "ended"), Runtime: h.runtimeName(), Servers: server, MaxSeats: h.cfg.MaxSeats, Journal: h.journal, Goals: h.goals,
-		Plugins: h.catalog, Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Agent: settings.DefaultAgent,
+		Plugins: live, Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Agent: settings.DefaultAgent,
 	})
 	if rerr != nil {
 		// Seats that live need an owner more than new ones need a runtime: serve what can be served.
@@ -206,6 +213,27 @@ func (h *Host) boot(ctx context.Context) error {
 	}
 	h.printVerdicts(verdicts)
 	return h.serve(ctx, server, token, rerr)
+}
+
+// plugins is the catalog as host/seat wants it.
+type plugins struct{ *catalog.Catalog }
+
+// Runtimes returns the names of the manifest's runtimes.
+func (p plugins) Runtimes() []string {
+	var names []string
+	for _, st := range p.Status() {
+		if st.Kind == sdk.KindRuntime {
+			names = append(names, st.Name)
+		}
+	}
+	return names
+}
+
+// startOther starts a runtime that only some seats are on.
+func (h *Host) startOther(ctx context.Context, name string) {
+	if err := h.catalog.StartRuntime(ctx, name); err != nil && ctx.Err() == nil {
+		h.log.Error("runtime does not start; its seats are unknown until it does, all others go on", "plugin", name, "err", err)
+	}
 }
 
 func (h *Host) runtimeName() string {

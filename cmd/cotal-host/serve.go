@@ -32,6 +32,7 @@ A second signal only makes it faster.`,
 	f.StringVar(&cfg.TokenFile, "token-file", "", "file that holds the token for --server")
 	f.StringVar(&cfg.PluginsPath, "plugins", "", "plugins.toml to use alone (default: the workspace's over the user's over the one beside this program; an entry replaces the same one below it)")
 	f.StringVar(&cfg.Root, "root", "", "workspace to serve (default: this directory)")
+	f.StringVar(&cfg.Runtime, "runtime", "pty", "runtime for new seats; those of every other runtime are kept all the same")
 	f.IntVar(&cfg.MaxSeats, "max-seats", 0, "how many seats may live at once (default: config.toml, else built in)")
 	f.BoolVar(&cfg.SyncAlways, "sync-always", false, "the embedded broker syncs every write to disk: survives power loss, slower")
 	level := f.String("log-level", "info", "what goes into the log: trace, debug, info, warn, error")

@@ -32,7 +32,7 @@ const (
 
 // spawnFlags are the flags of spawn as given.
 type spawnFlags struct {
-	agent, name, role, model, variant, cwd, prompt, resume, config string
+	agent, name, role, model, variant, cwd, prompt, resume, config, runtime string
 
 	opts         []string
 	detach, json bool
@@ -67,6 +67,7 @@ and kept by the host (cotal inspect <seat> --json).`,
 	fl.StringVar(&f.cwd, "cwd", "", "directory to run in, from here (default: the persona's, else the workspace)")
 	fl.StringVar(&f.prompt, "prompt", "", "first message to the agent")
 	fl.StringVar(&f.resume, "resume", "", "session of the agent program to fork from")
+	fl.StringVar(&f.runtime, "runtime", "", "runtime to run it on, such as pty or tmux (default: the host's)")
 	fl.StringArrayVar(&f.opts, "opt", nil, "launch option key=value for the connector; may be repeated")
 	fl.BoolVarP(&f.detach, "detach", "d", false, "do not attach")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object; implies --detach")
@@ -102,7 +103,7 @@ func positional(cmd *cobra.Command, args []string) int {
 
 // request turns the command line into the arguments of the spawn command. Every error is a usage error.
 func (f *spawnFlags) request(persona, argv []string) (wire.SpawnArgs, error) {
-	args := wire.SpawnArgs{Agent: f.agent, Identity: f.name, Role: f.role}
+	args := wire.SpawnArgs{Agent: f.agent, Identity: f.name, Role: f.role, Runtime: f.runtime}
 	switch {
 	case len(persona) == 1 && f.config != "":
 		return args, cli.Fail(cli.Usage, "the persona is given twice: %s and --config %s; leave one out", persona[0], f.config)
@@ -132,7 +133,7 @@ func (f *spawnFlags) request(persona, argv []string) (wire.SpawnArgs, error) {
 			*flag.into = flag.value
 		}
 	}
-	for flag, value := range map[string]string{"agent": f.agent, "name": f.name, "cwd": f.cwd, "role": f.role, "config": f.config} {
+	for flag, value := range map[string]string{"agent": f.agent, "name": f.name, "cwd": f.cwd, "role": f.role, "config": f.config, "runtime": f.runtime} {
 		if value == "" && f.given(flag) {
 			return args, cli.Fail(cli.Usage, "--%s is empty; leave it out or give a value", flag)
 		}

@@ -18,6 +18,7 @@ type Seats interface {
 	Spawn(ctx context.Context, c wire.Caller, id, fingerprint string, args wire.SpawnArgs) (wire.Acceptance, error)
 	Despawn(ctx context.Context, t wire.Target, args wire.DespawnArgs) (wire.DespawnReply, error)
 	Input(ctx context.Context, t wire.Target, args wire.InputArgs) (wire.InputReply, error)
+	Terminal(ctx context.Context, t wire.Target, args wire.TerminalArgs) (wire.TerminalReply, error)
 }
 
 // Goals answers goal-result; host/goal implements it.
@@ -65,6 +66,10 @@ func Commands(h Host, s Seats, g Goals) map[string]bus.Command {
 		wire.CmdInput: {Targeted: true, Modes: targeted, CheckArgs: bus.ArgsOf[wire.InputArgs](), Handler: handle(
 			func(ctx context.Context, r *bus.Request, args wire.InputArgs) (any, error) {
 				return s.Input(ctx, r.Target(), args)
+			})},
+		wire.CmdTerminal: {Read: true, Targeted: true, Modes: targeted, CheckArgs: bus.ArgsOf[wire.TerminalArgs](), Handler: handle(
+			func(ctx context.Context, r *bus.Request, args wire.TerminalArgs) (any, error) {
+				return s.Terminal(ctx, r.Target(), args)
 			})},
 		wire.CmdShutdown: {InstanceOnly: true, CheckArgs: bus.ArgsOf[wire.ShutdownArgs](), Handler: handle(
 			func(ctx context.Context, _ *bus.Request, args wire.ShutdownArgs) (any, error) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -53,6 +52,8 @@ type Snapshot struct {
 	Row    journal.SeatRow
 	State  State
 	Status sdk.SeatStatus // the runtime's last word; zero before the first
+
+	Degraded string // what the seat has lost while it runs on, as of the last health check; empty: nothing
 }
 
 // actor owns one seat. Its fields belong to the goroutine that runs loop, but for snap and those
@@ -67,7 +68,10 @@ type actor struct {
 	accepted  chan struct{} // closed when acceptance is decided
 	acceptErr *wire.Error   // valid once accepted is closed
 	counted   bool          // guarded by Set.mu: counted as live, no longer as pending
-	typing    sync.Mutex    // held by one input at a time, so that two texts never mix
+	typing    turn          // held by one input at a time, so that two texts never mix
+
+	leaving context.Context // ends when the seat is being stopped or has ended: nothing is typed any more
+	leave   context.CancelFunc
 
 	ports []int // minted for the launch; given back when the seat has ended
 
@@ -87,9 +91,10 @@ type actor struct {
 // newActor makes an actor for a row; start runs it.
 func (s *Set) newActor(row journal.SeatRow) *actor {
 	a := &actor{
-		set: s, box: make(chan func(), 32), done: make(chan struct{}), accepted: make(chan struct{}),
+		set: s, box: make(chan func(), 32), done: make(chan struct{}), accepted: make(chan struct{}), typing: make(turn, 1),
 		log: s.cfg.Log.With("seat", row.Alias, "uid", row.UID, "epoch", s.cfg.Epoch),
 	}
+	a.leaving, a.leave = context.WithCancel(context.Background())
 	a.snap.Store(&Snapshot{Row: row, State: stateOf(row)})
 	return a
 }
@@ -219,7 +224,10 @@ func (a *actor) transition(ev Event, mutate func(*journal.SeatRow), end *settle)
 	if err != nil {
 		return fmt.Errorf("record %s: %w", to, err)
 	}
-	a.snap.Store(&Snapshot{Row: row, State: to, Status: old.Status})
+	a.show(func(s *Snapshot) { s.Row, s.State = row, to })
+	if to == Stopping || to == Exited || to == Ended {
+		a.leave()
+	}
 	if end != nil {
 		show()
 		show = func() {}
@@ -236,11 +244,17 @@ func (a *actor) transition(ev Event, mutate func(*journal.SeatRow), end *settle)
 
 // observe stores what the runtime last said, without a transition.
 func (a *actor) observe(st sdk.SeatStatus) {
-	old := a.snapshot()
 	if st.Exit == nil {
-		st.Exit = old.Status.Exit
+		st.Exit = a.snapshot().Status.Exit
 	}
-	a.snap.Store(&Snapshot{Row: old.Row, State: old.State, Status: st})
+	a.show(func(s *Snapshot) { s.Status = st })
+}
+
+// show replaces the view that everybody sees by a changed copy.
+func (a *actor) show(change func(*Snapshot)) {
+	next := *a.snapshot()
+	change(&next)
+	a.snap.Store(&next)
 }
 
 // watch follows the seat until it ends. It runs once per actor, in its own goroutine.
@@ -282,12 +296,11 @@ func (a *actor) watchOnce() error {
 		case <-ctx.Done():
 		}
 	}()
-	rt, _, err := a.set.cfg.Plugins.Runtime(ctx, row.Runtime)
+	rt, info, err := a.set.cfg.Plugins.Runtime(ctx, row.Runtime)
 	if err != nil {
 		return err
 	}
-	w, ok := rt.(sdk.Watcher)
-	if ok {
+	if w, ok := rt.(sdk.Watcher); ok && info.Has(sdk.CapWatch) {
 		err = w.Watch(ctx, sdk.WatchRequest{
 			SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Handle: row.Handle, Fence: a.set.cfg.Epoch,
 		}, func(st sdk.SeatStatus) error {
@@ -517,10 +530,7 @@ func (a *actor) merge(r sdk.ReapReport) {
 
 // note puts a reason into the row without a transition and without a commit: it is for people.
 func (a *actor) note(reason string) {
-	old := a.snapshot()
-	row := old.Row
-	row.Reason = reason
-	a.snap.Store(&Snapshot{Row: row, State: old.State, Status: old.Status})
+	a.show(func(s *Snapshot) { s.Row.Reason = reason })
 }
 
 // try logs a transition that could not be made; the next status tries again.

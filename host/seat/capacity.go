@@ -2,6 +2,8 @@ package seat
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -18,19 +20,38 @@ type capacity struct {
 	cooling []time.Time // expiry of each slot freed too young
 }
 
-// errFull says that the ceiling is reached, with the counts.
-type errFull struct{ max, live, pending, cooling int }
-
-func (e errFull) Error() string {
-	return fmt.Sprintf("all %d seats are taken: %d live, %d starting, %d cooling after a short life; stop a seat, wait %s, or raise --max-seats",
-		e.max, e.live, e.pending, e.cooling, MinLifetime)
+// errFull says that the ceiling is reached, by what: the counts are those of the rows that ps shows, by
+// their status, and of status for the cooling ones.
+type errFull struct {
+	max     int
+	holders map[string]int // status of a row -> seats
+	cooling int
+	next    time.Duration // until the first cooling place is free; 0 without any
 }
 
-// reserve takes a place for a launch.
-func (c *capacity) reserve(now time.Time) error {
+func (e errFull) Error() string {
+	var parts []string
+	for _, status := range []string{"running", "starting", "stopping", "unknown", "exited"} {
+		if n := e.holders[status]; n > 0 || status == "running" {
+			parts = append(parts, fmt.Sprintf("%d %s", n, status))
+		}
+	}
+	text := fmt.Sprintf("all %d seats are taken: %s", e.max, strings.Join(parts, ", "))
+	if e.cooling > 0 {
+		text += fmt.Sprintf(", %d cooling after a short life (the first place is free in %s)", e.cooling, e.next.Round(100*time.Millisecond))
+	}
+	return text + "; stop a seat, or raise --max-seats"
+}
+
+// reserve takes a place for a launch. holders counts the seats by status, for the refusal.
+func (c *capacity) reserve(now time.Time, holders func() map[string]int) error {
 	c.prune(now)
 	if c.live+c.pending+len(c.cooling) >= c.max {
-		return errFull{c.max, c.live, c.pending, len(c.cooling)}
+		full := errFull{max: c.max, holders: holders(), cooling: len(c.cooling)}
+		if len(c.cooling) > 0 {
+			full.next = slices.MinFunc(c.cooling, time.Time.Compare).Sub(now)
+		}
+		return full
 	}
 	c.pending++
 	return nil
@@ -61,4 +82,13 @@ func (c *capacity) prune(now time.Time) {
 		}
 	}
 	c.cooling = kept
+}
+
+// holders counts the seats that take a place, by the status of their rows. The caller holds s.mu.
+func (s *Set) holders() map[string]int {
+	n := map[string]int{}
+	for _, a := range s.byID {
+		n[s.row(a.snapshot()).Status]++
+	}
+	return n
 }

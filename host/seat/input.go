@@ -1,7 +1,7 @@
 package seat
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,121 +13,195 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
-// MaxInput is the largest text of one input, in bytes.
-const MaxInput = 64 << 10
-
-// inputChunk is the largest single write to a seat; the seat takes each one whole or not at all. It
-// leaves room for the paste markers below the seat's own limit of 64 KiB.
-const inputChunk = 60 << 10
-
 // defaultSubmitDelay is the pause between a paste and the Return that submits it, for programs whose
 // connector names none: a Return that arrives with the paste is taken as part of it.
 const defaultSubmitDelay = 150 * time.Millisecond
 
-var (
-	pasteStart = []byte("\x1b[200~")
-	pasteEnd   = []byte("\x1b[201~")
+// escapePause keeps an Escape from being read as the first byte of the key that follows it.
+const escapePause = 60 * time.Millisecond
+
+// A person at the terminal comes first: input is held back until nobody has typed for quietTime, and
+// refused when that does not come within quietWait.
+const (
+	quietTime  = 2 * time.Second
+	quietWait  = 2 * time.Second
+	quietEvery = 50 * time.Millisecond
 )
 
-// encodeInput turns text into the writes to make: the text, as one bracketed paste where the program
-// asked for that, and then a Return of its own.
-func encodeInput(text []byte, bracketed, enter bool) (writes [][]byte) {
-	body := text
-	if bracketed {
-		body = make([]byte, 0, len(text)+len(pasteStart)+len(pasteEnd))
-		body = append(append(append(body, pasteStart...), text...), pasteEnd...)
-	}
-	for len(body) > 0 {
-		n := min(len(body), inputChunk)
-		writes = append(writes, body[:n])
-		body = body[n:]
-	}
-	if enter {
-		writes = append(writes, []byte{'\r'})
-	}
-	return writes
-}
-
-// Input types text into one seat, verbatim, and then a Return unless args.Enter is false.
-// Errors: bad-request (empty, too long, or holding a paste end marker), expired (no live seat with that
-// life), failed-precondition (not running, or a line too long for a program that reads whole lines;
-// nothing was typed), unavailable (the program does not take input now; outcome says whether a part was
-// typed).
+// Input types text into one seat, as one message, and then a Return unless args.Enter is false; or it
+// presses the keys of args.Keys. One line end at the end of a text is taken for its Return. Inputs of one
+// seat come one after the other, each as a whole.
+//
+// Errors: bad-request (empty, too long, a control character in a paste, a key nobody knows), expired (no
+// live seat with that life), failed-precondition (not running, or a line too long for a program that reads
+// whole lines), unimplemented (the runtime cannot type), unavailable (a person types, or the program does
+// not take input now). The outcome says whether a part was typed.
 func (s *Set) Input(ctx context.Context, target wire.Target, args wire.InputArgs) (wire.InputReply, error) {
-	text := []byte(args.Text)
-	switch {
-	case len(text) == 0:
-		return wire.InputReply{}, wire.Refuse(wire.CodeBadRequest, "text is empty")
-	case len(text) > MaxInput:
-		return wire.InputReply{}, wire.Refuse(wire.CodeBadRequest, "text has %d bytes, the limit is %d", len(text), MaxInput)
+	if err := args.Check(); err != nil {
+		return wire.InputReply{}, wire.Refuse(wire.CodeBadRequest, "%v", err)
+	}
+	for _, k := range args.Keys {
+		if _, err := keyBytes(k, 0); err != nil {
+			return wire.InputReply{}, wire.Refuse(wire.CodeBadRequest, "keys: %v", err)
+		}
 	}
 	a, err := s.target(target)
 	if err != nil {
 		return wire.InputReply{}, err
 	}
-	snap := a.snapshot()
-	if !snap.State.Accepts() {
-		return wire.InputReply{}, wire.Refuse(wire.CodeFailedPrecondition, "%s is %s; nothing was typed", snap.Row.Alias, statusOf(snap.State))
+	if err := a.accepts(); err != nil {
+		return wire.InputReply{}, err
 	}
-	a.typing.Lock()
-	defer a.typing.Unlock()
-
-	conn, stop, err := a.dial(ctx, seat.RoleInput|seat.RoleControl)
+	if err := a.typing.lock(ctx); err != nil {
+		return wire.InputReply{}, wire.Refuse(wire.CodeUnavailable, "another input into %s is still being typed; nothing was typed", a.snapshot().Row.Alias)
+	}
+	defer a.typing.unlock()
+	if err := a.accepts(); err != nil {
+		return wire.InputReply{}, err
+	}
+	t, err := a.newTypist(ctx)
 	if err != nil {
-		return wire.InputReply{}, wire.Refuse(wire.CodeUnavailable, "dial %s: %v; nothing was typed", snap.Row.Alias, err)
+		return wire.InputReply{}, err
 	}
-	defer stop()
-	st := conn.Welcome()
-	if st.State != seat.StateRunning {
-		return wire.InputReply{}, wire.Refuse(wire.CodeFailedPrecondition, "%s does not run any more; nothing was typed", snap.Row.Alias)
+	defer t.close()
+	return a.input(ctx, t, args)
+}
+
+// accepts returns why nothing may be typed into the seat now, or nil. It is asked before every write.
+func (a *actor) accepts() error {
+	snap := a.snapshot()
+	if snap.State.Accepts() {
+		return nil
 	}
+	return wire.Refuse(wire.CodeFailedPrecondition, "%s is %s; nothing was typed", snap.Row.Alias, statusOf(snap.State))
+}
+
+// input does what Input says once the seat is found, reachable and nobody else's input is under way.
+func (a *actor) input(ctx context.Context, t typist, args wire.InputArgs) (wire.InputReply, error) {
+	name := a.snapshot().Row.Alias
+	// A stop ends the input that is under way, also one whose program has stopped reading.
+	tctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(a.leaving, cancel)()
+	now, err := a.ready(tctx, t)
+	if err != nil {
+		return wire.InputReply{}, cmp.Or(a.accepts(), err)
+	}
+	typed, said := 0, 0
+	if len(args.Keys) > 0 {
+		typed, err = a.press(tctx, t, now, args.Keys)
+		said = typed
+	} else {
+		enter := args.Enter == nil || *args.Enter
+		text := []byte(args.Text)
+		if enter {
+			text = trimReturn(text)
+			said++
+		}
+		said += len(text)
+		typed, err = a.message(tctx, t, now, text, enter)
+	}
+	if err != nil {
+		if errors.Is(err, context.Canceled) && a.leaving.Err() != nil {
+			err = errors.New("it was stopped meanwhile")
+		}
+		return wire.InputReply{}, inputError(name, typed, err)
+	}
+	return wire.InputReply{Name: name, Bytes: said}, nil
+}
+
+// ready waits until the program takes text and nobody else types. Nothing has been typed when it fails.
+func (a *actor) ready(ctx context.Context, t typist) (terminalNow, error) {
+	name := a.snapshot().Row.Alias
+	now, err := t.look(ctx)
+	switch {
+	case err != nil:
+		return now, wire.Refuse(wire.CodeUnavailable, "look at %s: %v; nothing was typed", name, err)
+	case !now.running:
+		return now, wire.Refuse(wire.CodeFailedPrecondition, "%s does not run any more; nothing was typed", name)
+	}
+	if a.inputFacts(ctx).AwaitField && now.modesKnown {
+		if now, err = awaitField(ctx, t, now); err != nil {
+			return now, wire.Refuse(wire.CodeUnavailable,
+				"%s shows no input field (%v); it may still start, or ask something: look with cotal attach %s; nothing was typed", name, err, name)
+		}
+	}
+	if now, err = awaitQuiet(ctx, t, now); err != nil {
+		return now, wire.Refuse(wire.CodeUnavailable, "%s: %v; nothing was typed", name, err)
+	}
+	return now, nil
+}
+
+// message types text as one message and its Return.
+func (a *actor) message(ctx context.Context, t typist, now terminalNow, text []byte, enter bool) (typed int, err error) {
 	facts := a.inputFacts(ctx)
-	if facts.AwaitField {
-		if st, err = awaitField(ctx, conn, st); err != nil {
-			return wire.InputReply{}, wire.Refuse(wire.CodeUnavailable,
-				"%s shows no input field (%v); it may still start, or ask something: look with cotal attach %s; nothing was typed",
-				snap.Row.Alias, err, snap.Row.Alias)
+	bracketed := now.modes&terminal.BracketedPaste != 0 || !now.modesKnown && facts.BracketedPaste
+	// What cannot be typed as it is, is refused before the first byte.
+	if bracketed || !now.modesKnown {
+		if err := checkPaste(text); err != nil {
+			return 0, wire.Refuse(wire.CodeBadRequest, "text: %v", err)
 		}
 	}
-	bracketed := terminal.Modes(st.Modes)&terminal.BracketedPaste != 0
-	if bracketed && bytes.Contains(text, pasteEnd) {
-		return wire.InputReply{}, wire.Refuse(wire.CodeBadRequest,
-			"text holds the sequence that ends a paste (ESC [201~), which would end it early; remove it")
-	}
-	if !a.snapshot().State.Accepts() {
-		return wire.InputReply{}, wire.Refuse(wire.CodeFailedPrecondition, "%s was stopped meanwhile; nothing was typed", snap.Row.Alias)
-	}
-	enter := args.Enter == nil || *args.Enter
-	typed := 0
-	writes := encodeInput(text, bracketed, enter)
-	for i, w := range writes {
-		if enter && i == len(writes)-1 {
-			if err := sleep(ctx, submitDelay(facts, bracketed)); err != nil {
-				return wire.InputReply{}, inputError(snap.Row.Alias, typed, err)
-			}
+	if now.lines == seat.LinesOn {
+		if err := checkLines(text, now.line); err != nil {
+			return 0, wire.Refuse(wire.CodeFailedPrecondition, "%v; nothing was typed", err)
 		}
-		n, err := conn.Input(ctx, w)
+	}
+	if typed, err = t.paste(ctx, text, bracketed, a.accepts); err != nil || !enter {
+		return typed, err
+	}
+	if len(text) > 0 { // a Return right behind a paste is taken as a part of it
+		if err := sleep(ctx, submitDelay(facts, bracketed)); err != nil {
+			return typed, err
+		}
+	}
+	if err := a.accepts(); err != nil {
+		return typed, err
+	}
+	n, err := t.key(ctx, []byte{'\r'})
+	return typed + n, err
+}
+
+// press presses keys one after the other.
+func (a *actor) press(ctx context.Context, t typist, now terminalNow, keys []string) (typed int, err error) {
+	for i, name := range keys {
+		p, err := keyBytes(name, now.modes)
+		if err != nil {
+			return typed, err
+		}
+		if err := a.accepts(); err != nil {
+			return typed, err
+		}
+		n, err := t.key(ctx, p)
 		typed += n
 		if err != nil {
-			return wire.InputReply{}, inputError(snap.Row.Alias, typed, err)
+			return typed, err
+		}
+		if string(p) == "\x1b" && i < len(keys)-1 {
+			if err := sleep(ctx, escapePause); err != nil {
+				return typed, err
+			}
 		}
 	}
-	n := len(text)
-	if enter {
-		n++
-	}
-	return wire.InputReply{Name: snap.Row.Alias, Bytes: n}, nil
+	return typed, nil
 }
 
 // inputError says what became of the text.
 func inputError(name string, typed int, err error) *wire.Error {
 	code := wire.CodeUnavailable
-	if errors.Is(err, seat.ErrLineTooLong) || errors.Is(err, seat.ErrNotRunning) {
+	var refused *wire.Error
+	if errors.As(err, &refused) {
+		code = refused.Code
+		if typed == 0 {
+			return refused
+		}
+	}
+	if errors.Is(err, seat.ErrLineTooLong) || errors.Is(err, seat.ErrNotRunning) || errors.Is(err, sdk.ErrGone) {
 		code = wire.CodeFailedPrecondition
 	}
 	switch {
 	case typed > 0:
-		return &wire.Error{Code: code, Outcome: wire.OutcomeExecuted, Message: fmt.Sprintf("only %d bytes were typed into %s: %v; do not type it again blindly", typed, name, err)}
+		return &wire.Error{Code: code, Outcome: wire.OutcomeExecuted, Message: fmt.Sprintf("only %d bytes are known to be typed into %s: %v; do not type it again blindly", typed, name, err)}
 	case notExecuted(err):
 		return &wire.Error{Code: code, Outcome: wire.OutcomeNotExecuted, Message: fmt.Sprintf("nothing was typed into %s: %v", name, err)}
 	default:
@@ -137,7 +211,8 @@ func inputError(name string, typed int, err error) *wire.Error {
 
 func notExecuted(err error) bool {
 	var e *seat.Error
-	return errors.As(err, &e) && e.Outcome == seat.OutcomeNotExecuted
+	return errors.As(err, &e) && e.Outcome == seat.OutcomeNotExecuted ||
+		errors.Is(err, sdk.ErrGone) || errors.Is(err, sdk.ErrNotOurs) || errors.Is(err, sdk.ErrStaleFence)
 }
 
 // inputFacts are the connector's facts on typing; zero when it cannot be asked now.
@@ -161,6 +236,23 @@ func submitDelay(f sdk.InputFacts, bracketed bool) time.Duration {
 	}
 }
 
+// awaitQuiet waits until no person has typed for a while.
+func awaitQuiet(ctx context.Context, t typist, now terminalNow) (terminalNow, error) {
+	for deadline := time.Now().Add(quietWait); now.typed > 0 && now.typed < quietTime; {
+		if time.Now().After(deadline) {
+			return now, fmt.Errorf("a person is typing at its terminal (the last key %d ms ago); try again later", now.typed.Milliseconds())
+		}
+		if err := sleep(ctx, quietEvery); err != nil {
+			return now, err
+		}
+		var err error
+		if now, err = t.look(ctx); err != nil {
+			return now, err
+		}
+	}
+	return now, nil
+}
+
 // Waiting for an input field: a program that boots takes seconds; one that asks something may take for
 // ever. The field must have stayed for a while, because programs draw it before they listen: text typed
 // within 50 ms of OpenCode's first cursor was lost.
@@ -176,25 +268,25 @@ func hasField(m terminal.Modes) bool {
 }
 
 // awaitField waits until the seat's modes say that its program takes text.
-func awaitField(ctx context.Context, conn *seat.Conn, st seat.Status) (seat.Status, error) {
+func awaitField(ctx context.Context, t typist, now terminalNow) (terminalNow, error) {
 	ctx, cancel := context.WithTimeout(ctx, fieldWait)
 	defer cancel()
 	var since time.Time // the field is there since; zero while it is not
 	for {
 		switch {
-		case !hasField(terminal.Modes(st.Modes)):
+		case !hasField(now.modes):
 			since = time.Time{}
 		case since.IsZero():
 			since = time.Now()
 		case time.Since(since) >= fieldSettle:
-			return st, nil
+			return now, nil
 		}
 		if err := sleep(ctx, fieldEvery); err != nil {
-			return st, err
+			return now, err
 		}
 		var err error
-		if st, err = conn.Get(ctx); err != nil {
-			return st, err
+		if now, err = t.look(ctx); err != nil {
+			return now, err
 		}
 	}
 }
@@ -213,23 +305,17 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// dial connects to the seat's own socket; terminal bytes never cross a plugin. stop closes it.
-func (a *actor) dial(ctx context.Context, role seat.Role) (conn *seat.Conn, stop func(), err error) {
-	row := a.snapshot().Row
-	rt, _, err := a.set.cfg.Plugins.Runtime(ctx, row.Runtime)
-	if err != nil {
-		return nil, nil, err
+// turn is a lock that can be waited for with a context: an input into a program that does not read may
+// take until its deadline, and those behind it have deadlines of their own.
+type turn chan struct{}
+
+func (t turn) lock(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	at, err := rt.Attach(ctx, sdk.AttachRequest{SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Handle: row.Handle})
-	if err != nil {
-		return nil, nil, err
-	}
-	if at.Seat == nil {
-		return nil, nil, fmt.Errorf("runtime %s gives no seat socket to type into", row.Runtime)
-	}
-	conn, err = seat.Dial(ctx, seat.DialConfig{Socket: at.Seat.Socket, Token: at.Seat.Token, Role: role, Fence: a.set.cfg.Epoch, From: seat.FromLive})
-	if err != nil {
-		return nil, nil, err
-	}
-	return conn, func() { conn.Close() }, nil
 }
+
+func (t turn) unlock() { <-t }

@@ -79,6 +79,8 @@ func (p *inproc) Runtime(context.Context, string) (sdk.Runtime, sdk.Info, error)
 	return p.runtime, pty.Info(), nil
 }
 
+func (p *inproc) Runtimes() []string { return []string{"pty"} }
+
 func (p *inproc) Connector(_ context.Context, name string) (sdk.Connector, sdk.Info, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -53,31 +53,32 @@ func TestAllocate(t *testing.T) {
 func TestCapacityCountsEachSeatOnce(t *testing.T) {
 	now := time.Unix(1000, 0)
 	c := capacity{max: 2}
+	none := func() map[string]int { return map[string]int{"running": 1, "stopping": 1} }
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	must(c.reserve(now))
+	must(c.reserve(now, none))
 	c.promote()
-	must(c.reserve(now))
-	err := c.reserve(now)
-	if err == nil || !strings.Contains(err.Error(), "1 live, 1 starting, 0 cooling") {
+	must(c.reserve(now, none))
+	err := c.reserve(now, none)
+	if err == nil || !strings.Contains(err.Error(), "all 2 seats are taken: 1 running, 1 stopping; stop a seat") {
 		t.Fatalf("the refusal must carry the counts, got %v", err)
 	}
 	c.release()
-	must(c.reserve(now))
+	must(c.reserve(now, none))
 	c.release() // a failed launch leaves no cooling slot
 	if len(c.cooling) != 0 {
 		t.Fatal("a failure before the seat was live left a cooling slot")
 	}
 	c.free(now, now.Add(time.Second), false)
-	must(c.reserve(now.Add(time.Second)))
-	if err := c.reserve(now.Add(time.Second)); err == nil {
-		t.Fatal("a seat that ended young by itself must count until it cooled")
+	must(c.reserve(now.Add(time.Second), none))
+	if err := c.reserve(now.Add(time.Second), none); err == nil || !strings.Contains(err.Error(), "1 cooling after a short life (the first place is free in 9s)") {
+		t.Fatalf("a seat that ended young by itself must count until it cooled, and say when that is: %v", err)
 	}
-	must(c.reserve(now.Add(MinLifetime)))
+	must(c.reserve(now.Add(MinLifetime), none))
 	c.release()
 	c.release()
 	c.adopt()

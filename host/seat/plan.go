@@ -1,11 +1,13 @@
 package seat
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/nats-io/nkeys"
@@ -19,6 +21,7 @@ import (
 // plan is a launch that passed every check which needs no effect.
 type plan struct {
 	profile  launch.Profile
+	runtime  string
 	facts    sdk.ConnectorFacts
 	binaries map[string]string
 	cwd      string
@@ -63,12 +66,16 @@ func (s *Set) plan(ctx context.Context, args wire.SpawnArgs) (*plan, error) {
 	if err != nil {
 		return nil, refusal(err)
 	}
-	form, err := launch.FormOf(profile, s.cfg.Runtime, cwd, info.Connector)
+	runtime := cmp.Or(args.Runtime, s.cfg.Runtime)
+	if args.Runtime != "" && !slices.Contains(s.cfg.Plugins.Runtimes(), runtime) {
+		return nil, wire.Refuse(wire.CodeNotFound, "no runtime %q: there are %s", runtime, strings.Join(s.cfg.Plugins.Runtimes(), ", "))
+	}
+	form, err := launch.FormOf(profile, runtime, cwd, info.Connector)
 	if err != nil {
 		return nil, wire.Refuse(wire.CodeBadRequest, "%v", err)
 	}
 	pl := &plan{
-		profile: profile, facts: info.Connector, binaries: bins, cwd: cwd, form: form,
+		profile: profile, runtime: runtime, facts: info.Connector, binaries: bins, cwd: cwd, form: form,
 		env: launch.BaseEnv(s.cfg.Environ, launch.EnvNames(info.Connector.EnvAllow, s.cfg.EnvAllow)),
 	}
 	pl.window, pl.grace = launch.Timings(info.Connector)

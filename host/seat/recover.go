@@ -14,7 +14,6 @@ import (
 
 	"github.com/cotal-ai/cotal-host/host/goal"
 	"github.com/cotal-ai/cotal-host/host/journal"
-	"github.com/cotal-ai/cotal-host/host/launch"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/failpoint"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -29,9 +28,6 @@ var (
 
 // adoptLimit is how many seats are verified at once at boot.
 const adoptLimit = 8
-
-// listTimeout bounds the enumeration of seat directories.
-const listTimeout = 10 * time.Second
 
 // Verdict is what recovery concluded for one seat.
 type Verdict struct {
@@ -62,17 +58,13 @@ func (s *Set) Recover(ctx context.Context) ([]Verdict, error) {
 	s.mu.Lock()
 	slices.SortStableFunc(s.ended, func(a, b *Snapshot) int { return a.Row.Ended.Compare(b.Row.Ended) })
 	s.mu.Unlock()
-	found, err := s.foundByDirectory(ctx)
-	if err != nil {
-		s.cfg.Log.Error("list seat directories; no new seats until it succeeds", "err", err)
-		s.setUnlisted(err)
-		s.wg.Add(1)
-		go s.listLater()
-	}
+	found := s.foundByDirectory(ctx)
 	_ = fpAdoptListed.Hit()
 	verdicts := s.verdicts(ctx, actors, true)
 	verdicts = append(verdicts, s.verdicts(ctx, found, false)...)
 	s.sweepTails()
+	s.wg.Add(1)
+	go s.health()
 	return verdicts, nil
 }
 
@@ -89,36 +81,6 @@ func (s *Set) verdicts(ctx context.Context, actors []*actor, known bool) []Verdi
 	}
 	_ = g.Wait()
 	return out
-}
-
-func (s *Set) setUnlisted(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unlisted = ""
-	if err != nil {
-		s.unlisted = err.Error()
-	}
-}
-
-// listLater asks for the seat directories again until it is answered.
-func (s *Set) listLater() {
-	defer s.wg.Done()
-	for attempt := 0; ; attempt++ {
-		select {
-		case <-time.After(retryDelay(attempt)):
-		case <-s.life.Done():
-			return
-		}
-		found, err := s.foundByDirectory(s.life)
-		if err == nil {
-			for _, v := range s.verdicts(s.life, found, false) {
-				s.cfg.Log.Info("took back seat, late", "seat", v.Alias, "state", string(v.State), "pid", v.PID, "reason", v.Reason)
-			}
-			s.setUnlisted(nil)
-			return
-		}
-		s.setUnlisted(err)
-	}
 }
 
 // takeBack registers a seat that an earlier host accepted.
@@ -138,59 +100,6 @@ func (s *Set) rememberEnded(r journal.SeatRow) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = append(s.ended, &Snapshot{Row: r, State: Ended})
-}
-
-// foundByDirectory takes back our seats that nothing but their directory knows, and counts foreign ones.
-func (s *Set) foundByDirectory(ctx context.Context) ([]*actor, error) {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
-	defer cancel()
-	rt, _, err := s.cfg.Plugins.Runtime(ctx, s.cfg.Runtime)
-	if err != nil {
-		return nil, err
-	}
-	l, ok := rt.(sdk.Lister)
-	if !ok {
-		return nil, nil
-	}
-	list, err := l.List(ctx, sdk.ListRequest{InstanceID: s.cfg.InstanceID})
-	if err != nil {
-		return nil, err
-	}
-	var found []*actor
-	foreign := 0
-	for _, e := range list {
-		s.mu.Lock()
-		known := s.byID[e.SeatID] != nil || slices.ContainsFunc(s.ended, func(o *Snapshot) bool { return o.Row.SeatID == e.SeatID })
-		s.mu.Unlock()
-		switch {
-		case known:
-		case !e.Ours:
-			foreign++
-			if e.Problem != "" {
-				s.cfg.Log.Warn("seat directory cannot be read; it is left alone", "seat", e.SeatID, "err", e.Problem)
-			}
-		default:
-			found = append(found, s.takeBack(s.rowFromListing(e)))
-		}
-	}
-	s.mu.Lock()
-	s.foreign = foreign
-	s.mu.Unlock()
-	return found, nil
-}
-
-// rowFromListing rebuilds the row of a seat from its directory.
-func (s *Set) rowFromListing(e sdk.SeatListing) journal.SeatRow {
-	f, err := launch.ParseForm(e.Form)
-	if err != nil && len(e.Form) > 0 {
-		s.cfg.Log.Warn("launch form of a found seat cannot be read; the seat is taken back without it", "seat", e.SeatID, "err", err)
-	}
-	return journal.SeatRow{
-		SeatID: e.SeatID, UID: e.Owner.LifecycleUID, Alias: e.Owner.Alias, Principal: e.Owner.Principal, Nonce: e.Nonce,
-		RequestID: e.Owner.RequestID, Fingerprint: e.Owner.Fingerprint, Persona: f.PersonaPath, Agent: f.Agent,
-		Runtime: cmp.Or(f.Runtime, s.cfg.Runtime), Role: f.Role, Model: f.Model, Variant: f.Variant, Cwd: f.Cwd, Grace: cmp.Or(f.GraceMs, sdk.DefaultStopGraceMs), Form: e.Form,
-		ReadinessMs: f.ReadinessMs, State: journal.StateIntent, Created: e.Created, Started: e.Created,
-	}
 }
 
 // recover decides one seat.

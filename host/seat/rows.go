@@ -40,6 +40,9 @@ func (s *Set) row(snap *Snapshot) wire.AgentRow {
 	if r.Exit != nil {
 		row.Exit = exitRow(*r.Exit, r.Cause)
 	}
+	if snap.State == Running && row.Reason == "" {
+		row.Reason = snap.Degraded
+	}
 	if snap.State == Running && st.State == sdk.SeatRunning && st.Agent.PID == 0 && st.Reason != "" {
 		// Its process has ended and the end is not recorded: it must not be listed as running.
 		row.Status, row.Reason = statusOf(Unknown), st.Reason
@@ -139,6 +142,7 @@ func (s *Set) Inspect(ctx context.Context, name string) (wire.AgentRow, error) {
 		return row, nil
 	}
 	_ = a.call(func() error { a.onStatus(st); return nil })
+	a.checkHealth()
 	row := s.row(a.snapshot())
 	row.Output = st.Next
 	return row, nil

@@ -21,11 +21,12 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
-// Plugins gives live plugins by name; plugins/catalog implements it. Both methods wait until the
-// plugin is ready, within ctx.
+// Plugins gives live plugins by name; the host implements it over plugins/catalog. The first two methods
+// wait until the plugin is ready, within ctx.
 type Plugins interface {
 	Connector(ctx context.Context, name string) (sdk.Connector, sdk.Info, error)
 	Runtime(ctx context.Context, name string) (sdk.Runtime, sdk.Info, error)
+	Runtimes() []string // every runtime of the manifest, whether it runs or not
 }
 
 // Config configures a Set. Everything without a default is required.
@@ -46,6 +47,8 @@ type Config struct {
 	Environ    []string // the host's environment; default os.Environ()
 	EnvAllow   []string // extra variables the operator lets agents see, by name
 	Agent      string   // default connector; default "claude"
+
+	Health time.Duration // between two looks at what running seats depend on; default 5 s
 }
 
 // Set is every seat of one host. Safe for concurrent use.
@@ -62,9 +65,9 @@ type Set struct {
 	ended    []*Snapshot // newest last
 	names    names
 	cap      capacity
-	closing  string // why new spawns are refused; empty while they are not
-	unlisted string // why it is not known which seats this machine has; empty once it is
-	foreign  int
+	closing  string         // why new spawns are refused; empty while they are not
+	unlisted string         // why it is not known which seats this machine has; empty once it is
+	foreign  map[string]int // seats of other instances, by the runtime that listed them
 }
 
 // keepEnded bounds the rows of ended seats that ps still shows; older ones are forgotten.
@@ -84,13 +87,16 @@ func New(cfg Config) *Set {
 	if cfg.Environ == nil {
 		cfg.Environ = os.Environ()
 	}
+	if cfg.Health == 0 {
+		cfg.Health = 5 * time.Second
+	}
 	if cfg.Log == nil {
 		cfg.Log = hclog.NewNullLogger()
 	}
 	life, quit := context.WithCancel(context.Background())
 	return &Set{
 		cfg: cfg, life: life, quit: quit,
-		byID: map[string]*actor{}, byAlias: map[string]*actor{}, spawning: map[goal.Key]*actor{},
+		byID: map[string]*actor{}, byAlias: map[string]*actor{}, spawning: map[goal.Key]*actor{}, foreign: map[string]int{},
 		cap: capacity{max: cfg.MaxSeats},
 	}
 }
@@ -183,7 +189,11 @@ func (s *Set) Occupancy() wire.Occupancy {
 func (s *Set) Foreign() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.foreign
+	n := 0
+	for _, of := range s.foreign {
+		n += of
+	}
+	return n
 }
 
 // Snapshots returns every live seat, then the last life of each name that is not held any more, oldest
@@ -222,7 +232,9 @@ func (s *Set) pruneEnded() {
 func (s *Set) add(a *actor) {
 	row := a.snapshot().Row
 	s.byID[row.SeatID] = a
-	s.byAlias[row.Alias] = a
+	if s.byAlias[row.Alias] == nil { // a second one of a name, found on disk, is reached by its id alone
+		s.byAlias[row.Alias] = a
+	}
 }
 
 // freed is the one place where a seat stops holding its name and its place. It runs once per seat,

@@ -141,7 +141,7 @@ func (s *Set) reserve(key goal.Key, fingerprint string, p *plan, m *minting) (a 
 		return nil, acc, false, wire.Refuse(wire.CodeUnavailable, "no new seats until it is known which ones run: %s", s.unlisted)
 	}
 	now := time.Now()
-	if err := s.cap.reserve(now); err != nil {
+	if err := s.cap.reserve(now, s.holders); err != nil {
 		return nil, acc, false, wire.Refuse(wire.CodeResourceExhausted, "%v", err)
 	}
 	alias, err := s.names.allocate(p.profile.Alias, p.profile.Pinned, func(n string) string {
@@ -161,7 +161,7 @@ func (s *Set) reserve(key goal.Key, fingerprint string, p *plan, m *minting) (a 
 	row := journal.SeatRow{
 		SeatID: m.seatID, UID: m.uid, Alias: alias, Principal: wire.OwnerLocal + "." + m.actor, Nonce: m.nonce,
 		RequestID: string(key), Fingerprint: fingerprint, Persona: p.profile.PersonaPath, Agent: p.profile.Agent,
-		Runtime: s.cfg.Runtime, Role: p.profile.Role, Model: p.profile.Model, Variant: p.profile.Variant, Cwd: p.cwd,
+		Runtime: p.runtime, Role: p.profile.Role, Model: p.profile.Model, Variant: p.profile.Variant, Cwd: p.cwd,
 		Grace: p.grace, ReadinessMs: p.window, Form: p.form, State: journal.StateIntent, Created: now, Fence: s.cfg.Epoch,
 	}
 	_, id, _ := key.Split()

@@ -5,10 +5,11 @@ import "encoding/json"
 // EndpointManager is the endpoint name of a manager host.
 const EndpointManager = "manager"
 
-// Commands of the manager endpoint that this host serves. CmdShutdown is this project's own
-// addition, served on the instance rail only (docs/wire-decisions.md).
+// Commands of the manager endpoint that this host serves. CmdShutdown, on the instance rail only, and
+// CmdTerminal are this project's own additions (docs/wire-decisions.md).
 const (
 	CmdStatus     = "status"
+	CmdTerminal   = "terminal"
 	CmdPs         = "ps"
 	CmdInspect    = "inspect"
 	CmdSpawn      = "spawn"
@@ -127,6 +128,8 @@ type SpawnArgs struct {
 	// Addition of this host: terminal size of the caller, so that the first frame fits.
 	Rows uint16 `json:"rows,omitempty"`
 	Cols uint16 `json:"cols,omitempty"`
+	// Addition of this host: the runtime to run the seat on; empty: the host's.
+	Runtime string `json:"runtime,omitempty"`
 }
 
 // Acceptance answers spawn. GoalID is the request id.
@@ -230,12 +233,15 @@ type StopReport struct {
 type InputArgs struct {
 	Text  string `json:"text"`            // 1..65536 bytes
 	Enter *bool  `json:"enter,omitempty"` // default true
+	// Addition of this host: keys to press instead of a text, 1..MaxKeys names of keys
+	// such as "esc" or "ctrl-c". Enter is not looked at then.
+	Keys []string `json:"keys,omitempty"`
 }
 
 // InputReply answers input.
 type InputReply struct {
 	Name  string `json:"name"`
-	Bytes int    `json:"bytes"` // UTF-8 length, plus 1 for the Return
+	Bytes int    `json:"bytes"` // UTF-8 length, plus 1 for the Return; with keys, the bytes they stand for
 }
 
 // ShutdownArgs are the arguments of shutdown.

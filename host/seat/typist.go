@@ -1,0 +1,145 @@
+package seat
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/seat"
+	"github.com/cotal-ai/cotal-host/sdk/terminal"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// typist types into one seat. There are two: over the seat's own socket, and through a runtime that
+// announced CapWrite.
+type typist interface {
+	// look says how the terminal is now.
+	look(ctx context.Context) (terminalNow, error)
+	// paste types text as one message, between paste markers when bracketed. goOn is asked before every
+	// write and its error ends it. typed counts the bytes that the terminal certainly took.
+	paste(ctx context.Context, text []byte, bracketed bool, goOn func() error) (typed int, err error)
+	// key presses one key.
+	key(ctx context.Context, p []byte) (typed int, err error)
+	close()
+}
+
+// terminalNow is what a typist knows of the terminal it types into.
+type terminalNow struct {
+	running    bool
+	modes      terminal.Modes
+	modesKnown bool
+	typed      time.Duration // since a person last typed there; 0: nobody has, or it cannot be told
+	lines      seat.Lines
+	line       int // bytes of the unfinished line
+}
+
+// newTypist returns the way to type into the seat. Errors: *wire.Error unimplemented, naming what the
+// runtime lacks; unavailable; failed-precondition for a seat that has ended.
+func (a *actor) newTypist(ctx context.Context) (typist, error) {
+	row := a.snapshot().Row
+	rt, info, err := a.set.cfg.Plugins.Runtime(ctx, row.Runtime)
+	if err != nil {
+		return nil, wire.Refuse(wire.CodeUnavailable, "runtime %s: %v; nothing was typed", row.Runtime, err)
+	}
+	at, err := rt.Attach(ctx, sdk.AttachRequest{SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Handle: row.Handle})
+	switch {
+	case errors.Is(err, sdk.ErrGone):
+		return nil, wire.Refuse(wire.CodeFailedPrecondition, "%s does not run any more; nothing was typed", row.Alias)
+	case err != nil && !errors.Is(err, sdk.ErrUnsupported):
+		return nil, wire.Refuse(wire.CodeUnavailable, "reach %s: %v; nothing was typed", row.Alias, err)
+	case at.Seat != nil:
+		conn, err := seat.Dial(ctx, seat.DialConfig{
+			Socket: at.Seat.Socket, Token: at.Seat.Token, Role: seat.RoleInput | seat.RoleControl, Fence: a.set.cfg.Epoch, From: seat.FromLive,
+		})
+		if err != nil {
+			return nil, wire.Refuse(wire.CodeUnavailable, "dial %s: %v; nothing was typed", row.Alias, err)
+		}
+		return &socketTypist{conn: conn}, nil
+	}
+	w, ok := rt.(sdk.Writer)
+	if !ok || !info.Has(sdk.CapWrite) {
+		return nil, lacks(row.Runtime, "type into a seat", sdk.CapWrite)
+	}
+	return &writerTypist{a: a, w: w}, nil
+}
+
+// lacks refuses what a runtime cannot do, by the name of the capability.
+func lacks(runtime, what string, c sdk.Capability) *wire.Error {
+	return wire.Refuse(wire.CodeUnimplemented, "runtime %s cannot %s: it lacks the capability %q", runtime, what, c)
+}
+
+// socketTypist types over the seat's socket: terminal bytes never cross a plugin.
+type socketTypist struct {
+	conn  *seat.Conn
+	lines seat.Lines
+}
+
+func (t *socketTypist) look(ctx context.Context) (terminalNow, error) {
+	st, err := t.conn.Get(ctx)
+	if err != nil {
+		return terminalNow{}, err
+	}
+	t.lines = st.Lines
+	return terminalNow{
+		running: st.State == seat.StateRunning, modes: terminal.Modes(st.Modes), modesKnown: true,
+		typed: time.Duration(st.Typed) * time.Millisecond, lines: st.Lines, line: int(st.Line),
+	}, nil
+}
+
+// paste types slice by slice: the seat acknowledges one when the terminal has taken all of it, which is
+// the pace. An older seat does not say whether its program reads whole lines; it takes a text with a long
+// one, or refuses it, as a whole.
+func (t *socketTypist) paste(ctx context.Context, text []byte, bracketed bool, goOn func() error) (typed int, err error) {
+	most := sliceMax
+	if t.lines == seat.LinesUnknown && checkLines(text, 0) != nil {
+		most = seat.MaxInput
+	}
+	for _, p := range slicesOf(text, bracketed, most) {
+		if err := goOn(); err != nil {
+			return typed, err
+		}
+		n, err := t.conn.Input(ctx, p)
+		typed += n
+		if err != nil {
+			return typed, err
+		}
+	}
+	return typed, nil
+}
+
+func (t *socketTypist) key(ctx context.Context, p []byte) (int, error) { return t.conn.Input(ctx, p) }
+
+func (t *socketTypist) close() { t.conn.Close() }
+
+// writerTypist types through the runtime, which knows how to make one paste of a text.
+type writerTypist struct {
+	a *actor
+	w sdk.Writer
+}
+
+func (t *writerTypist) look(ctx context.Context) (terminalNow, error) {
+	st, err := t.a.adopt(ctx, false)
+	if err != nil {
+		return terminalNow{}, err
+	}
+	return terminalNow{running: st.State == sdk.SeatRunning, modes: terminal.Modes(st.Modes), modesKnown: st.Modes != 0}, nil
+}
+
+func (t *writerTypist) write(ctx context.Context, p []byte, paste bool) (int, error) {
+	row := t.a.snapshot().Row
+	return t.w.Write(ctx, sdk.WriteRequest{
+		SeatID: row.SeatID, InstanceID: t.a.set.cfg.InstanceID, Handle: row.Handle, Fence: t.a.set.cfg.Epoch, Data: p, Paste: paste,
+	})
+}
+
+func (t *writerTypist) paste(ctx context.Context, text []byte, _ bool, goOn func() error) (int, error) {
+	if err := goOn(); err != nil {
+		return 0, err
+	}
+	return t.write(ctx, text, true)
+}
+
+func (t *writerTypist) key(ctx context.Context, p []byte) (int, error) { return t.write(ctx, p, false) }
+
+func (t *writerTypist) close() {}
