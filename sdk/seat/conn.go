@@ -64,7 +64,12 @@ type reply struct {
 	written uint32
 }
 
-// Dial connects and says HELLO. ctx bounds only the dialling.
+// limitWait is how long Dial goes on asking a seat whose connections are all taken: those that say nothing
+// are closed within a second then, and who came to look should not have to come again.
+const limitWait = 1500 * time.Millisecond
+
+// Dial connects and says HELLO. ctx bounds only the dialling. A seat that has no connection left is asked
+// again for 1.5 s.
 //
 // Errors: *Error wrapping ErrBusy, ErrStaleFence, ErrBadToken, ErrVersion, ErrWrongUser, ErrLimit or
 // ErrProtocol; else an error wrapping the cause (os.ErrNotExist: no socket; ECONNREFUSED: nobody listens).
@@ -72,6 +77,15 @@ func Dial(ctx context.Context, cfg DialConfig) (*Conn, error) {
 	if len(cfg.Token) != TokenBytes {
 		return nil, Refuse(CodeToken, "a token has "+itoa(TokenBytes)+" bytes")
 	}
+	for until := time.Now().Add(limitWait); ; {
+		c, err := dial(ctx, cfg)
+		if !errors.Is(err, ErrLimit) || time.Now().After(until) || pause(ctx, 20*time.Millisecond) != nil {
+			return c, err
+		}
+	}
+}
+
+func dial(ctx context.Context, cfg DialConfig) (*Conn, error) {
 	f, err := connect(ctx, cfg.Socket)
 	if err != nil {
 		return nil, &os.PathError{Op: "dial seat", Path: cfg.Socket, Err: err}
@@ -110,13 +124,21 @@ func connect(ctx context.Context, path string) (*os.File, error) {
 		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
 			return nil, err
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return nil, ctx.Err()
-		case <-t.C:
+		if err := pause(ctx, wait); err != nil {
+			return nil, err
 		}
+	}
+}
+
+// pause waits, or returns the error of ctx when that ends first.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
 	}
 }
 

@@ -42,7 +42,7 @@ func (s *server) accept() {
 		select {
 		case slots <- struct{}{}:
 			go func() {
-				s.serve(f, fd)
+				s.serve(f, fd, helloTimeout/time.Duration(1+len(slots)/8))
 				<-slots
 			}()
 		default:
@@ -59,9 +59,10 @@ func refuse(f *os.File, fd int, e *seat.Error) {
 	_ = f.Close()
 }
 
-// serve handles one connection to its end.
-func (s *server) serve(f *os.File, fd int) {
-	_ = f.SetReadDeadline(time.Now().Add(helloTimeout))
+// serve handles one connection to its end. Who says nothing gets the less time for its HELLO the more
+// connections are open: thousands that say nothing must not keep a host out for seconds.
+func (s *server) serve(f *os.File, fd int, patience time.Duration) {
+	_ = f.SetReadDeadline(time.Now().Add(patience))
 	in := seat.NewFrameReader(f, 128, 512)
 	c, refusal := s.hello(f, fd, in)
 	if c == nil {
