@@ -2,9 +2,14 @@ package catalog
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cotal-ai/cotal-host/plugins/supervise"
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -15,7 +20,10 @@ import (
 var fpUnresolved = failpoint.New("catalog.spawn.unresolved")
 
 // caller makes calls to whatever process of a plugin is the current one.
-type caller struct{ sup *supervise.Supervisor }
+type caller struct {
+	sup  *supervise.Supervisor
+	hide *supervise.Redactor
+}
 
 // withDeadline gives ctx a deadline if it has none.
 func withDeadline(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
@@ -25,12 +33,28 @@ func withDeadline(ctx context.Context, d time.Duration) (context.Context, contex
 	return context.WithTimeout(ctx, d)
 }
 
+// enter finds the current process and announces a call to it, which live.Leave ends. With an attempt, it
+// is a later process than that.
+func (c caller) enter(ctx context.Context, attempt int) (*supervise.Live, error) {
+	for {
+		find := c.sup.Ready
+		if attempt > 0 {
+			find = func(ctx context.Context) (*supervise.Live, error) { return c.sup.After(ctx, attempt) }
+		}
+		live, err := find(ctx)
+		if err != nil || live.Enter() {
+			return live, err
+		} // replaced in this moment: the next one is there already
+	}
+}
+
 // once calls fn with the current process; attempt names the process that was called.
 func once[T any](ctx context.Context, c caller, fn func(context.Context, *sdk.Client) (T, error)) (out T, attempt int, err error) {
-	live, err := c.sup.Ready(ctx)
+	live, err := c.enter(ctx, 0)
 	if err != nil {
 		return out, 0, err
 	}
+	defer live.Leave()
 	out, err = fn(ctx, live.Client)
 	return out, live.Attempt, err
 }
@@ -44,10 +68,11 @@ func twice[T any](ctx context.Context, c caller, d time.Duration, fn func(contex
 	if !errors.Is(err, sdk.ErrPluginDown) {
 		return out, err
 	}
-	live, werr := c.sup.After(ctx, attempt)
+	live, werr := c.enter(ctx, attempt)
 	if werr != nil {
 		return out, down(err, werr)
 	}
+	defer live.Leave()
 	return fn(ctx, live.Client)
 }
 
@@ -58,10 +83,21 @@ func down(err, why error) error {
 
 type connector struct{ caller }
 
+// BuildLaunch also has the secrets of the launch hidden in what plugins print from now on.
 func (c *connector) BuildLaunch(ctx context.Context, req sdk.LaunchRequest) (sdk.LaunchSpec, error) {
-	return twice(ctx, c.caller, supervise.BuildLaunchTimeout, func(ctx context.Context, p *sdk.Client) (sdk.LaunchSpec, error) {
+	c.hide.Hide(req.Secrets...)
+	c.hide.HideEnv(req.BaseEnv)
+	c.hide.HideObject(req.LaunchOptions)
+	spec, err := twice(ctx, c.caller, supervise.BuildLaunchTimeout, func(ctx context.Context, p *sdk.Client) (sdk.LaunchSpec, error) {
 		return p.Connector().BuildLaunch(ctx, req)
 	})
+	// The mark of the plugin's own helpers must not get into a seat, which outlives the plugin.
+	spec.Env = slices.DeleteFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, supervise.NonceEnv+"=") })
+	c.hide.HideEnv(spec.Env)
+	if spec.Probe != nil {
+		c.hide.Hide(spec.Probe.Password)
+	}
+	return spec, err
 }
 
 func (c *connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.ModelCatalog, error) {
@@ -99,8 +135,7 @@ type (
 	}
 )
 
-func newRuntime(s *supervise.Supervisor, info sdk.Info) sdk.Runtime {
-	c := caller{s}
+func newRuntime(c caller, info sdk.Info) sdk.Runtime {
 	switch watch, list := info.Has(sdk.CapWatch), info.Has(sdk.CapList); {
 	case watch && list:
 		return fullRuntime{runtime{c}, watcher{c}, lister{c}}
@@ -118,10 +153,19 @@ func (r runtime) Adopt(ctx context.Context, req sdk.AdoptRequest) (sdk.SeatStatu
 	})
 }
 
+// Attach also has the token of the seat hidden in what plugins print from now on.
 func (r runtime) Attach(ctx context.Context, req sdk.AttachRequest) (sdk.AttachTarget, error) {
-	return twice(ctx, r.caller, supervise.AttachTimeout, func(ctx context.Context, p *sdk.Client) (sdk.AttachTarget, error) {
+	target, err := twice(ctx, r.caller, supervise.AttachTimeout, func(ctx context.Context, p *sdk.Client) (sdk.AttachTarget, error) {
 		return p.Runtime().Attach(ctx, req)
 	})
+	if target.Seat != nil {
+		t := target.Seat.Token
+		r.hide.Hide(hex.EncodeToString(t), base64.StdEncoding.EncodeToString(t))
+		if utf8.Valid(t) {
+			r.hide.Hide(string(t))
+		}
+	}
+	return target, err
 }
 
 func (r runtime) Reap(ctx context.Context, req sdk.StopRequest) (sdk.ReapReport, error) {
@@ -156,6 +200,7 @@ func (r runtime) Snapshot(ctx context.Context, req sdk.SnapshotRequest) (sdk.Sna
 func (r runtime) Spawn(ctx context.Context, req sdk.SpawnRequest) (sdk.Handle, error) {
 	ctx, cancel := withDeadline(ctx, supervise.SpawnTimeout)
 	defer cancel()
+	r.hide.HideEnv(req.Launch.Env)
 	spawn := func(ctx context.Context, p *sdk.Client) (sdk.Handle, error) { return p.Runtime().Spawn(ctx, req) }
 	handle, attempt, err := once(ctx, r.caller, spawn)
 	if !errors.Is(err, sdk.ErrPluginDown) {
@@ -164,10 +209,11 @@ func (r runtime) Spawn(ctx context.Context, req sdk.SpawnRequest) (sdk.Handle, e
 	if fperr := fpUnresolved.Hit(); fperr != nil {
 		return sdk.Handle{}, down(err, fperr)
 	}
-	live, werr := r.sup.After(ctx, attempt)
+	live, werr := r.enter(ctx, attempt)
 	if werr != nil {
 		return sdk.Handle{}, down(err, werr)
 	}
+	defer live.Leave()
 	st, aerr := live.Client.Runtime().Adopt(ctx, sdk.AdoptRequest{
 		SeatID: req.SeatID, InstanceID: req.Owner.InstanceID, Nonce: req.Nonce, Fence: req.Fence,
 	})
@@ -210,7 +256,8 @@ func (w watcher) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk.
 			return err
 		}
 		exited, spoke := false, false
-		err = live.Client.Runtime().Watch(ctx, req, func(st sdk.SeatStatus) error {
+		wctx, cancel := untilRetired(ctx, live)
+		err = live.Client.Runtime().Watch(wctx, req, func(st sdk.SeatStatus) error {
 			spoke = true
 			if emitErr = emit(st); emitErr != nil {
 				return emitErr
@@ -218,6 +265,8 @@ func (w watcher) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk.
 			exited = st.State == sdk.SeatExited
 			return nil
 		})
+		replaced := wctx.Err() != nil
+		cancel()
 		switch {
 		case emitErr != nil:
 			return emitErr
@@ -225,6 +274,9 @@ func (w watcher) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk.
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case replaced: // the next one is there already
+			attempt, silent = live.Attempt, 0
+			continue
 		case err != nil && !errors.Is(err, sdk.ErrPluginDown):
 			return err
 		}
@@ -243,12 +295,27 @@ func (w watcher) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk.
 	}
 }
 
+// untilRetired gives a context that also ends when another process has taken over.
+func untilRetired(ctx context.Context, live *supervise.Live) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-live.Retired():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
 // stays reports whether a process is still there after a moment.
 func stays(ctx context.Context, live *supervise.Live) bool {
 	t := time.NewTimer(250 * time.Millisecond)
 	defer t.Stop()
 	select {
 	case <-live.Gone():
+		return false
+	case <-live.Retired():
 		return false
 	case <-ctx.Done():
 	case <-t.C:

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sort"
 	"strings"
 	"sync"
@@ -26,14 +27,22 @@ type Config struct {
 	StateDir  string                           // parent of the plugins' scratch directories; empty: none
 	SeatRoot  string                           // one directory per seat
 	SocketDir string                           // seat sockets
+	CrashDir  string                           // crash reports; empty: none
 	Log       hclog.Logger                     // nil: no log
 	Env       func(name string) (string, bool) // host environment; nil: os.LookupEnv
 }
 
 // Catalog owns the supervisors of all enabled plugins. Its methods may be called from any goroutine.
 type Catalog struct {
-	plugins map[key]*supervise.Supervisor // never changed after New
-	entries map[key]manifest.Entry
+	cfg  Config
+	hide *supervise.Redactor
+	life context.Context // ends with Stop
+	end  context.CancelFunc
+
+	changing sync.Mutex // one restart, reload or stop at a time; before mu
+
+	mu      sync.RWMutex // held for access to the map only, never over I/O
+	plugins map[key]*supervise.Supervisor
 }
 
 type key struct {
@@ -43,22 +52,43 @@ type key struct {
 
 // New makes a catalog in which nothing runs yet.
 func New(cfg Config) *Catalog {
-	c := &Catalog{plugins: map[key]*supervise.Supervisor{}, entries: map[key]manifest.Entry{}}
-	if cfg.Manifest == nil {
-		return c
-	}
-	for _, e := range cfg.Manifest.Entries {
-		if !e.On() {
-			continue
-		}
-		k := key{e.Kind, e.Name}
-		c.entries[k] = e
-		c.plugins[k] = supervise.New(supervise.Config{
-			Entry: e, BundleDir: cfg.BundleDir, RunDir: cfg.RunDir, StateDir: cfg.StateDir,
-			SeatRoot: cfg.SeatRoot, SocketDir: cfg.SocketDir, Log: cfg.Log, Env: cfg.Env,
-		})
+	c := &Catalog{cfg: cfg, hide: &supervise.Redactor{}, plugins: map[key]*supervise.Supervisor{}}
+	c.life, c.end = context.WithCancel(context.Background())
+	for k, e := range enabled(cfg.Manifest) {
+		c.plugins[k] = c.supervisor(e)
 	}
 	return c
+}
+
+// enabled lists what a manifest has run.
+func enabled(m *manifest.Manifest) map[key]manifest.Entry {
+	out := map[key]manifest.Entry{}
+	if m != nil {
+		for _, e := range m.Entries {
+			if e.On() {
+				out[key{e.Kind, e.Name}] = e
+			}
+		}
+	}
+	return out
+}
+
+func (c *Catalog) supervisor(e manifest.Entry) *supervise.Supervisor {
+	return supervise.New(supervise.Config{
+		Entry: e, BundleDir: c.cfg.BundleDir, RunDir: c.cfg.RunDir, StateDir: c.cfg.StateDir, CrashDir: c.cfg.CrashDir,
+		SeatRoot: c.cfg.SeatRoot, SocketDir: c.cfg.SocketDir, Redact: c.hide, Log: c.cfg.Log, Env: c.cfg.Env,
+	})
+}
+
+// Hide has values hidden in everything that plugins print; see supervise.Redactor. What passes through
+// BuildLaunch, Spawn and Attach is hidden by itself.
+func (c *Catalog) Hide(values ...string) { c.hide.Hide(values...) }
+
+// all is a copy of the map.
+func (c *Catalog) all() map[key]*supervise.Supervisor {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return maps.Clone(c.plugins)
 }
 
 // StartRuntime starts one runtime and returns when it is ready, or with the error of its first
@@ -78,6 +108,8 @@ func (c *Catalog) StartRuntime(ctx context.Context, name string) error {
 // StartConnectors starts every connector in the background. A connector that does not start harms
 // nothing but its own seats.
 func (c *Catalog) StartConnectors() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for k, s := range c.plugins {
 		if k.kind == sdk.KindConnector {
 			s.Start()
@@ -97,7 +129,7 @@ func (c *Catalog) Connector(ctx context.Context, name string) (sdk.Connector, sd
 	if err != nil {
 		return nil, sdk.Info{}, err
 	}
-	return &connector{caller{s}}, live.Info, nil
+	return &connector{caller{s, c.hide}}, live.Info, nil
 }
 
 // Runtime returns the runtime of that name, like Connector. The value implements sdk.Watcher and
@@ -111,7 +143,7 @@ func (c *Catalog) Runtime(ctx context.Context, name string) (sdk.Runtime, sdk.In
 	if err != nil {
 		return nil, sdk.Info{}, err
 	}
-	return newRuntime(s, live.Info), live.Info, nil
+	return newRuntime(caller{s, c.hide}, live.Info), live.Info, nil
 }
 
 func ready(ctx context.Context, s *supervise.Supervisor) (*supervise.Live, error) {
@@ -122,11 +154,12 @@ func ready(ctx context.Context, s *supervise.Supervisor) (*supervise.Live, error
 }
 
 func (c *Catalog) find(kind sdk.Kind, name string) (*supervise.Supervisor, error) {
-	if s, ok := c.plugins[key{kind, name}]; ok {
+	plugins := c.all()
+	if s, ok := plugins[key{kind, name}]; ok {
 		return s, nil
 	}
 	var known []string
-	for k := range c.plugins {
+	for k := range plugins {
 		if k.kind == kind {
 			known = append(known, k.name)
 		}
@@ -147,17 +180,20 @@ type PluginStatus struct {
 	PID      int // 0 unless ready
 	Restarts int
 	Reason   string   // why it is not ready
+	Fix      string   // what a person can do about it
+	Crash    string   // path of the report on its latest death
 	Info     sdk.Info // what it said of itself when it was ready last; zero before that
 }
 
 // Status lists every enabled plugin, by kind and name.
 func (c *Catalog) Status() []PluginStatus {
-	out := make([]PluginStatus, 0, len(c.plugins))
-	for k, s := range c.plugins {
+	plugins := c.all()
+	out := make([]PluginStatus, 0, len(plugins))
+	for k, s := range plugins {
 		st := s.Status()
 		out = append(out, PluginStatus{
-			Name: k.name, Kind: k.kind, Version: c.entries[k].Version,
-			State: st.State, PID: st.PID, Restarts: st.Restarts, Reason: st.Reason, Info: s.Info(),
+			Name: k.name, Kind: k.kind, Version: s.Entry().Version, State: st.State, PID: st.PID,
+			Restarts: st.Restarts, Reason: st.Reason, Fix: st.Fix, Crash: st.Crash, Info: s.Info(),
 		})
 	}
 	sort.Slice(out, func(i, j int) bool {
@@ -169,23 +205,20 @@ func (c *Catalog) Status() []PluginStatus {
 	return out
 }
 
-// Restart replaces the process of one plugin and ends its backoff or quarantine.
-func (c *Catalog) Restart(kind sdk.Kind, name string) error {
-	s, err := c.find(kind, name)
-	if err != nil {
-		return err
-	}
-	s.Start()
-	s.Restart()
-	return nil
+// Stop ends all plugins at the same time; see Supervisor.Stop. Calls in flight get up to 1.5 s. A restart or
+// reload that runs is given up.
+func (c *Catalog) Stop(ctx context.Context) error {
+	c.end()
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	return stopAll(ctx, c.all())
 }
 
-// Stop ends all plugins at the same time; see Supervisor.Stop. Calls in flight get up to 1.5 s.
-func (c *Catalog) Stop(ctx context.Context) error {
+func stopAll(ctx context.Context, plugins map[key]*supervise.Supervisor) error {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
-	for _, s := range c.plugins {
+	for _, s := range plugins {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()

@@ -436,7 +436,7 @@ func TestAbilitiesAreOnlyThoseAnnounced(t *testing.T) {
 		{[]sdk.Capability{sdk.CapList}, false, true},
 		{[]sdk.Capability{sdk.CapList, sdk.CapWatch}, true, true},
 	} {
-		r := newRuntime(nil, sdk.Info{Capabilities: c.caps})
+		r := newRuntime(caller{}, sdk.Info{Capabilities: c.caps})
 		_, watch := r.(sdk.Watcher)
 		_, list := r.(sdk.Lister)
 		if watch != c.watch || list != c.list {

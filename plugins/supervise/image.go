@@ -59,9 +59,9 @@ func copyVerified(entry manifest.Entry, path string, dst io.Writer, src io.Reade
 		return &StartError{
 			Plugin: entry.Name, Path: path, Reason: ReasonDigest,
 			Detail: fmt.Sprintf("the file is not the one in the manifest: expected sha256 %s, actual %s", entry.SHA256, got),
-			// A host reads its manifest once, so after an update both files are right and it is the host
-			// that is old. That is the common case.
-			Fix: "if the bundle was rebuilt or upgraded, restart the host: cotal-host stop, then serve; otherwise put the digest of a file you trust into " +
+			// A host reads its manifest when it starts and when it is told to, so after an update both files
+			// are right and it is the host that is old. That is the common case.
+			Fix: "if the bundle was rebuilt or upgraded, let the host read its manifest again: cotal ext reload; otherwise put the digest of a file you trust into " +
 				cmp.Or(entry.Source, "the manifest") + " (for the bundle's own, make build does that)",
 		}
 	}

@@ -33,12 +33,26 @@ var (
 // what the manifest names.
 var allowedEnv = []string{"PATH", "HOME", "TMPDIR", "LANG", "XDG_RUNTIME_DIR", failpoint.EnvVar}
 
+func (c *Config) lookup() func(string) (string, bool) {
+	if c.Env == nil {
+		return os.LookupEnv
+	}
+	return c.Env
+}
+
+// hideOwn hides the secrets that the plugin itself is given: forwarded variables and configuration.
+func (c *Config) hideOwn() {
+	for _, name := range c.Entry.Env {
+		if v, ok := c.lookup()(name); ok && SecretName(name) {
+			c.Redact.Hide(v)
+		}
+	}
+	c.Redact.HideObject(c.Entry.Config)
+}
+
 // environment builds a plugin's environment. Later values win, so explicit ones come last.
 func (c *Config) environment(explicit []string) []string {
-	lookup := c.Env
-	if lookup == nil {
-		lookup = os.LookupEnv
-	}
+	lookup := c.lookup()
 	values := map[string]string{}
 	var order []string
 	set := func(name, value string) {
@@ -101,6 +115,7 @@ func (in *instance) keepConn(ctx context.Context, desc *grpc.StreamDesc, cc *grp
 // client: one that failed to start can never start again.
 func launch(ctx context.Context, cfg *Config, log hclog.Logger) (_ *instance, err error) {
 	entry, path := cfg.Entry, cfg.Entry.File(cfg.BundleDir)
+	cfg.hideOwn()
 	img, err := openImage(entry, path)
 	if err != nil {
 		return nil, err
@@ -110,7 +125,7 @@ func launch(ctx context.Context, cfg *Config, log hclog.Logger) (_ *instance, er
 	if err != nil {
 		return nil, &StartError{Plugin: entry.Name, Path: path, Reason: ReasonHost, Detail: err.Error(), Err: err}
 	}
-	in := &instance{dir: dir, proc: newProcess(entry, path, dir.path, img, log)}
+	in := &instance{dir: dir, proc: newProcess(entry, path, dir.path, img, cfg.Redact, log)}
 	in.stdout = &lineSplitter{emit: func(b []byte) { in.proc.out.stdoutLine(b) }}
 	in.stderr = &lineSplitter{emit: func(b []byte) { in.proc.out.stderrLine(b) }}
 	defer func() {
@@ -135,6 +150,9 @@ func launch(ctx context.Context, cfg *Config, log hclog.Logger) (_ *instance, er
 		GRPCDialOptions:  []grpc.DialOption{grpc.WithChainStreamInterceptor(in.keepConn)},
 		RunnerFunc: func(_ hclog.Logger, cmd *exec.Cmd, _ string) (runner.Runner, error) {
 			explicit := append(slices.Clone(cmd.Env), plugin.EnvUnixSocketDir+"="+dir.path)
+			if in.proc.nonce != "" {
+				explicit = append(explicit, NonceEnv+"="+in.proc.nonce)
+			}
 			in.proc.env = cfg.environment(explicit)
 			return in.proc, nil
 		},
@@ -239,7 +257,7 @@ func (in *instance) classify(ctx context.Context, err error) error {
 	if !p.started() {
 		return p.fail(ReasonHost, err.Error(), "", err)
 	}
-	out := &StartError{Plugin: p.entry.Name, Path: p.path, Err: err}
+	out := &StartError{Plugin: p.entry.Name, Path: p.path, Err: err, proc: p}
 	line, printed := p.firstLine()
 	hs, isHandshake := parseHandshake(line)
 	timedOut := errors.Is(ctx.Err(), context.DeadlineExceeded)
@@ -284,6 +302,7 @@ func (in *instance) classify(ctx context.Context, err error) error {
 	default:
 		out.Reason, out.Detail = ReasonHandshake, "the connection could not be made: "+clean([]byte(err.Error()), 300)
 	}
+	out.Detail = p.hide.Text(out.Detail)
 	return out
 }
 

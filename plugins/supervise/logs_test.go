@@ -66,6 +66,7 @@ func FuzzPluginOutput(f *testing.F) {
 		if got := strings.Count(sink.String(), "\n"); got > lines {
 			t.Fatalf("%d lines became %d records", lines, got)
 		}
+		l.close()
 		tail := l.lastLines(tailLines)
 		if !utf8.ValidString(tail) || strings.ContainsAny(tail, "\x1b\r") {
 			t.Fatalf("unclean tail %q", tail)

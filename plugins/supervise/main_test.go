@@ -124,7 +124,7 @@ func (f *fixture) file(name, text string, mode os.FileMode) manifest.Entry {
 func (f *fixture) config(e manifest.Entry) Config {
 	return Config{
 		Entry: e, BundleDir: f.bundle, RunDir: f.run, StateDir: filepath.Join(f.dir, "state"),
-		SeatRoot: "/seats", SocketDir: "/sockets",
+		CrashDir: filepath.Join(f.dir, "log"), SeatRoot: "/seats", SocketDir: "/sockets",
 		Log: hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: f.log, JSONFormat: true}),
 		Env: func(name string) (string, bool) { v, ok := f.env[name]; return v, ok },
 	}

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +21,7 @@ import (
 	"time"
 
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
+	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/hashicorp/go-hclog"
 )
 
@@ -29,8 +32,10 @@ type process struct {
 	path  string // for messages; what is executed is image
 	dir   string
 	image *image
+	nonce string   // in the environment of what it starts; empty for a runtime, see leftovers
 	env   []string // set before Start
 	log   hclog.Logger
+	hide  *Redactor
 	out   *pluginLog // set by Start
 
 	cmd      *exec.Cmd
@@ -42,6 +47,11 @@ type process struct {
 	exited chan struct{} // closed when the process was reaped and its output read
 	gone   chan struct{} // closed when the process was reaped
 	status string        // valid once gone is closed
+	begin  time.Time     // set by Start
+	left   []leftover    // valid once exited is closed
+
+	sigMu  sync.Mutex // held while it is signalled, and while it is reaped
+	reaped bool       // its number may be another's from now on
 
 	running atomic.Bool // set once cmd, lifeline and out are
 	aborted atomic.Bool
@@ -49,15 +59,22 @@ type process struct {
 	mu       sync.Mutex
 	first    []byte // first line of standard output
 	hasFirst bool
-	refused  error // why the address of the handshake was not accepted
+	refused  error  // why the address of the handshake was not accepted
+	killed   string // why the host killed it
+	tree     []procRef
 }
 
-func newProcess(entry manifest.Entry, path, dir string, img *image, log hclog.Logger) *process {
+func newProcess(entry manifest.Entry, path, dir string, img *image, hide *Redactor, log hclog.Logger) *process {
 	p := &process{
-		entry: entry, path: path, dir: dir, image: img, log: log,
+		entry: entry, path: path, dir: dir, image: img, log: log, hide: hide,
 		exited: make(chan struct{}), gone: make(chan struct{}),
 	}
 	p.handR, p.handW = io.Pipe()
+	if entry.Kind == sdk.KindConnector {
+		var id [16]byte
+		_, _ = rand.Read(id[:])
+		p.nonce = hex.EncodeToString(id[:])
+	}
 	return p
 }
 
@@ -102,7 +119,8 @@ func (p *process) Start(context.Context) (err error) {
 	outW.Close()
 	errW.Close()
 	p.lifeline = inW
-	p.out = &pluginLog{log: p.log.With("pid", p.cmd.Process.Pid)}
+	p.begin = time.Now()
+	p.out = &pluginLog{log: p.log.With("pid", p.cmd.Process.Pid), redact: p.hide}
 
 	var readers sync.WaitGroup
 	readers.Add(2)
@@ -117,7 +135,11 @@ func (p *process) Start(context.Context) (err error) {
 }
 
 func (p *process) fail(reason Reason, detail, fix string, err error) error {
-	return &StartError{Plugin: p.entry.Name, Path: p.path, Reason: reason, Detail: detail, Fix: fix, Err: err}
+	e := &StartError{Plugin: p.entry.Name, Path: p.path, Reason: reason, Detail: p.hide.Text(detail), Fix: fix, Err: err}
+	if p.started() {
+		e.proc = p
+	}
+	return e
 }
 
 func (p *process) execError(err error) error {
@@ -136,10 +158,17 @@ func (p *process) execError(err error) error {
 // wait reaps the process and kills the rest of its group. What was written is still read, but only
 // for pipeGrace: a descendant that left the group may hold a pipe open for as long as it lives.
 func (p *process) wait(readers *sync.WaitGroup, pipes ...*os.File) {
-	_ = waitAndKillGroup(p.cmd)
+	pid := p.cmd.Process.Pid
+	waitExit(pid)
+	p.sigMu.Lock()
+	_ = killGroup(pid, syscall.SIGKILL) // it is a zombie still, so the number is its own
+	_ = p.cmd.Wait()
+	p.reaped = true
+	p.sigMu.Unlock()
 	p.status = p.cmd.ProcessState.String()
 	p.lifeline.Close()
 	close(p.gone)
+	p.left = p.sweep()
 	deadline := time.Now().Add(pipeGrace)
 	for _, f := range pipes {
 		_ = f.SetReadDeadline(deadline)
@@ -148,6 +177,7 @@ func (p *process) wait(readers *sync.WaitGroup, pipes ...*os.File) {
 	for _, f := range pipes {
 		f.Close()
 	}
+	p.out.close()
 	close(p.exited)
 }
 
@@ -215,14 +245,17 @@ func looksLikeHandshake(line []byte) bool {
 	return ok
 }
 
-// signalGroup signals every process of the group, as long as its number is certainly ours.
+// killGroup signals a process group; tests look at what is signalled.
+var killGroup = func(pgid int, sig syscall.Signal) error { return syscall.Kill(-pgid, sig) }
+
+// signalGroup signals every process of the group, as long as its number is ours: it cannot be reaped, and
+// its number given away, in between.
 func (p *process) signalGroup(sig syscall.Signal) {
-	select {
-	case <-p.gone:
-		return // the group was killed with the leader
-	default:
+	p.sigMu.Lock()
+	defer p.sigMu.Unlock()
+	if !p.reaped { // else the group was killed with the leader
+		_ = killGroup(p.cmd.Process.Pid, sig)
 	}
-	_ = syscall.Kill(-p.cmd.Process.Pid, sig)
 }
 
 func (p *process) started() bool { return p.running.Load() }
@@ -241,6 +274,7 @@ func (p *process) stop(ctx context.Context) bool {
 	if !p.started() {
 		return true
 	}
+	p.record()
 	p.lifeline.Close()
 	if p.waitGone(ctx, stopPolite) {
 		return true
@@ -257,8 +291,27 @@ func (p *process) kill() bool {
 	if !p.started() {
 		return true
 	}
+	p.record()
 	p.signalGroup(syscall.SIGKILL)
 	return p.waitGone(context.Background(), stopKill)
+}
+
+// killFor is kill with a reason, which is told with its death.
+func (p *process) killFor(why string) bool {
+	p.mu.Lock()
+	p.killed = why
+	p.mu.Unlock()
+	return p.kill()
+}
+
+// ended says how it ended, and why if that was the host's doing. Valid once gone is closed.
+func (p *process) ended() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.killed != "" {
+		return p.status + " (" + p.killed + ")"
+	}
+	return p.status
 }
 
 func (p *process) waitGone(ctx context.Context, d time.Duration) bool {

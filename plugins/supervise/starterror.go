@@ -35,6 +35,8 @@ type StartError struct {
 	Status string // how the process ended, when it did: "exit status 3", "signal: killed"
 	Stderr string // the last lines it wrote, cleaned and bounded
 	Err    error  // the cause, when there is one
+
+	proc *process // what was started, for the crash report
 }
 
 // Error gives everything on one line.

@@ -154,13 +154,13 @@ func TestFieldA14_VersionSkewNamesTheOldSide(t *testing.T) {
 	}
 }
 
-func TestABundleRebuiltUnderARunningHostSaysToRestartIt(t *testing.T) {
+func TestABundleRebuiltUnderARunningHostSaysToReload(t *testing.T) {
 	f := newFixture(t)
 	e := f.file("rebuilt", "#!/bin/sh\nexit 0\n", 0o755)
 	e.Source = filepath.Join(f.bundle, "plugins.toml")
 	f.file("rebuilt", "#!/bin/sh\nexit 1\n", 0o755) // the host goes by the digest it read before
 	se := f.startError(e)
-	if se.Reason != ReasonDigest || !strings.HasPrefix(se.Fix, "if the bundle was rebuilt or upgraded, restart the host: cotal-host stop, then serve; ") || !strings.Contains(se.Fix, e.Source) {
+	if se.Reason != ReasonDigest || !strings.HasPrefix(se.Fix, "if the bundle was rebuilt or upgraded, let the host read its manifest again: cotal ext reload; ") || !strings.Contains(se.Fix, e.Source) {
 		t.Errorf("got %v", se)
 	}
 }

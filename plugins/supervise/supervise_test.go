@@ -151,7 +151,7 @@ func TestFieldA13_PluginsGetNoHostEnvironment(t *testing.T) {
 	}
 	// That it runs shows that the wrong cookie did not win; what it starts is told nothing of it.
 	for k := range got {
-		if k != "PLUGIN_UNIX_SOCKET_DIR" && k != "FAKE_DIR" {
+		if k != "PLUGIN_UNIX_SOCKET_DIR" && k != "FAKE_DIR" && k != NonceEnv {
 			t.Errorf("also got %s", k)
 		}
 	}
@@ -237,27 +237,15 @@ func TestFieldA1_KilledPluginsLeaveNoSocketDirectories(t *testing.T) {
 	if err := os.Mkdir(keep, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	last := 0
 	for range 20 {
-		live, err := s.After(f.ctx(), last)
-		if errors.Is(err, sdk.ErrUnavailable) {
-			s.Restart() // quarantined: that is what it is for
-			live, err = s.After(f.ctx(), last)
-			for err != nil && f.ctx().Err() == nil && s.State() != StateReady {
-				live, err = s.After(f.ctx(), last)
-			}
-		}
-		if err != nil {
+		if _, err := s.Restart(f.ctx()); err != nil { // do not wait for backoff and quarantine
 			t.Fatal(err)
 		}
-		last = live.Attempt
+		live := f.ready(s)
 		if err := syscall.Kill(live.PID, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		<-live.Gone()
-		if s.State() != StateReady {
-			s.Restart() // do not wait for the backoff
-		}
 	}
 	if err := s.Stop(context.Background()); err != nil {
 		t.Fatal(err)
@@ -303,10 +291,14 @@ func TestInPlaceOverwriteAfterVerificationIsNotExecuted(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(f.dir, "evil")); err == nil {
 		t.Fatal("what was written after the check was executed")
 	}
-	s.Restart()
-	eventually(t, 10*time.Second, "the changed file is refused", func() bool {
-		return strings.Contains(s.Status().Reason, "expected sha256")
-	})
+	_, err = s.Restart(f.ctx())
+	var se *StartError
+	if !errors.As(err, &se) || se.Reason != ReasonDigest {
+		t.Errorf("the changed file: %v", err)
+	}
+	if st := s.Status(); st.State != StateReady {
+		t.Errorf("the verified process: %+v, want it to go on", st)
+	}
 }
 
 func TestNoDescriptorOfTheHostReachesAPlugin(t *testing.T) {
@@ -415,8 +407,16 @@ func TestRepeatedDeathsEndInQuarantine(t *testing.T) {
 	if !errors.Is(err, sdk.ErrUnavailable) || !strings.Contains(err.Error(), "exit status 3") || time.Since(begin) > time.Second {
 		t.Errorf("Ready of a quarantined plugin: %v after %s", err, time.Since(begin))
 	}
-	s.Restart()
-	eventually(t, 5*time.Second, "Restart ends the quarantine", func() bool { return s.State() != StateQuarantined })
+	if st := s.Status(); !strings.Contains(st.Fix, "cotal ext restart fake") && !strings.Contains(st.Reason, "exit status 3") {
+		t.Errorf("status %+v", st)
+	}
+	if _, err := s.Restart(f.ctx()); err == nil || s.State() != StateQuarantined {
+		t.Errorf("a restart that fails as well: %v, state %s", err, s.State())
+	}
+	e = f.file("dies", "#!/bin/sh\nexec "+fakeBinary+"\n", 0o755) // repaired
+	if _, err := s.Replace(f.ctx(), e); err != nil || s.State() != StateReady {
+		t.Errorf("a restart of a repaired plugin: %v, state %s", err, s.State())
+	}
 }
 
 func TestKilledHostAtEveryFailpointLeavesNoPlugin(t *testing.T) {

@@ -5,6 +5,7 @@ package supervise
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -23,6 +24,8 @@ type Config struct {
 	StateDir  string                           // parent of the plugin's own scratch directory; empty: none
 	SeatRoot  string                           // told to the plugin, and set as COTAL_SEAT_ROOT
 	SocketDir string                           // told to the plugin
+	CrashDir  string                           // crash reports are written here; empty: none
+	Redact    *Redactor                        // secrets that must not be stored; nil: one of its own
 	Log       hclog.Logger                     // nil: no log
 	Env       func(name string) (string, bool) // host environment; nil: os.LookupEnv
 }
@@ -34,45 +37,38 @@ type Supervisor struct {
 
 	healthEvery, healthTimeout time.Duration // as in timeouts.go; shorter in tests
 
-	ctx     context.Context // ends when Stop is called
-	cancel  context.CancelFunc
-	restart chan struct{}
-	needed  chan struct{} // a quarantine was ended by evNeeded; sent under mu
-	done    chan struct{} // closed when run returned
+	ctx    context.Context // ends when Stop is called
+	cancel context.CancelFunc
+	swaps  chan *Prepared
+	needed chan struct{}  // a quarantine was ended by evNeeded; sent under mu
+	done   chan struct{}  // closed when run returned
+	behind sync.WaitGroup // processes that are prepared, or were replaced
+
+	reportMu sync.Mutex // one crash report is written at a time; before mu
 
 	mu       sync.Mutex // held for field access only, never over I/O
 	started  bool
 	stopCtx  context.Context // of the first Stop
+	entry    manifest.Entry  // cfg.Entry, or what replaced it
 	m        machine
+	crash    string // path of the report on the latest death
 	live     *Live
 	info     sdk.Info      // of the latest process that was ready
-	attempt  int           // number of the latest start
+	attempt  int           // number of the latest start, grows
 	failed   int           // number of the latest start that failed
 	restarts int           // starts after the first
 	lastErr  error         // why it is not ready
 	changed  chan struct{} // closed and replaced when any of the above changes
 }
 
-// Live is one plugin process that is ready. It stays valid as a value after the process died; its
-// calls then fail with ErrPluginDown.
-type Live struct {
-	Client  *sdk.Client
-	Info    sdk.Info
-	PID     int
-	Attempt int // grows with every start
-	proc    *process
-	suspect sync.Once
-}
-
-// Gone is closed when the process has ended.
-func (l *Live) Gone() <-chan struct{} { return l.proc.gone }
-
 // Status is a snapshot for people.
 type Status struct {
 	State    State
 	PID      int // 0 unless ready
 	Restarts int
-	Reason   string // why it is not ready, or why it died last
+	Reason   string // why it is not ready
+	Fix      string // what a person can do about it; empty when it is ready
+	Crash    string // path of the report on the latest death of this host's time; empty: none
 }
 
 // New makes a stopped supervisor.
@@ -80,9 +76,12 @@ func New(cfg Config) *Supervisor {
 	if cfg.Log == nil {
 		cfg.Log = hclog.NewNullLogger()
 	}
+	if cfg.Redact == nil {
+		cfg.Redact = &Redactor{}
+	}
 	s := &Supervisor{
-		cfg: cfg, log: cfg.Log.With("plugin", cfg.Entry.Name, "kind", string(cfg.Entry.Kind)),
-		restart: make(chan struct{}, 1), needed: make(chan struct{}, 1), done: make(chan struct{}),
+		cfg: cfg, entry: cfg.Entry, log: cfg.Log.With("plugin", cfg.Entry.Name, "kind", string(cfg.Entry.Kind)),
+		swaps: make(chan *Prepared), needed: make(chan struct{}, 1), done: make(chan struct{}),
 		m: machine{state: StateStopped}, changed: make(chan struct{}),
 		healthEvery: healthEvery, healthTimeout: healthTimeout,
 	}
@@ -127,14 +126,6 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 	}
 }
 
-// Restart replaces the process by a new one, and ends backoff or quarantine.
-func (s *Supervisor) Restart() {
-	select {
-	case s.restart <- struct{}{}:
-	default: // one is on its way
-	}
-}
-
 // State returns the state.
 func (s *Supervisor) State() State { return s.Status().State }
 
@@ -142,17 +133,32 @@ func (s *Supervisor) State() State { return s.Status().State }
 func (s *Supervisor) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := Status{State: s.m.state, Restarts: s.restarts}
+	st := Status{State: s.m.state, Restarts: s.restarts, Crash: s.crash}
 	if s.live != nil {
 		st.PID = s.live.PID
 	}
 	if s.lastErr != nil {
 		st.Reason = s.lastErr.Error()
+		st.Fix = fix(s.cfg.Entry.Name, s.m.state, s.lastErr)
 	}
 	if next := nextTry(s.m, time.Now()); next != "" {
 		st.Reason = next + ": " + st.Reason
 	}
 	return st
+}
+
+// fix says what a person can do about a plugin that is not ready.
+func fix(name string, state State, err error) string {
+	var se *StartError
+	switch {
+	case errors.As(err, &se) && se.Fix != "":
+		return se.Fix
+	case state == StateQuarantined:
+		return "read its crash report, repair the cause, then: cotal ext restart " + name
+	case state == StateBackoff:
+		return "nothing: it is started again by itself"
+	}
+	return ""
 }
 
 // Info returns what the plugin said of itself when it was ready last; zero before that.
@@ -257,7 +263,7 @@ func (s *Supervisor) suspect(attempt int) {
 func (s *Supervisor) endSuspect(live *Live) {
 	if !live.proc.waitGone(context.Background(), suspectGrace) {
 		s.log.Warn("plugin lost its connection and does not end: killing it", "pid", live.PID)
-		live.proc.kill()
+		live.proc.killFor("killed by the host: its connection was lost")
 	}
 }
 
@@ -317,45 +323,53 @@ func (s *Supervisor) update(fn func()) {
 
 func (s *Supervisor) run() {
 	defer close(s.done)
+	defer s.behind.Wait()
 	defer s.update(func() { s.m, _ = s.m.on(evStop, time.Now()) })
 	if removed, err := Sweep(s.cfg.RunDir); err != nil {
 		s.log.Warn("leftovers of earlier runs remain", "err", err)
 	} else if len(removed) > 0 {
 		s.log.Info("removed socket directories of hosts that are gone", "count", len(removed))
 	}
+	var next *Prepared // took over from the last one
 	for first := true; ; first = false {
-		s.update(func() {
-			s.attempt++
-			if !first {
-				s.restarts++
-			}
-		})
-		cause := s.runOnce()
+		attempt := 0
+		if next == nil {
+			s.update(func() {
+				s.attempt++
+				attempt = s.attempt
+				if !first {
+					s.restarts++
+				}
+			})
+		}
+		var cause error
+		cause, next = s.runOnce(attempt, next)
+		if next != nil {
+			continue
+		}
 		if s.ctx.Err() != nil {
 			return
 		}
-		if cause == nil {
-			s.update(func() { s.m, _ = s.m.on(evRestart, time.Now()) })
-			continue
-		}
-		if !s.pause(cause) {
+		var stopped bool
+		if next, stopped = s.pause(attempt, cause); stopped {
 			return
 		}
 	}
 }
 
-// pause waits out a backoff or a quarantine. It reports false when the supervisor was stopped.
-func (s *Supervisor) pause(cause error) bool {
+// pause waits out a backoff or a quarantine. A prepared process that takes over ends it.
+func (s *Supervisor) pause(attempt int, cause error) (next *Prepared, stopped bool) {
 	var p pause
 	var state State
+	var crash string
 	level := hclog.Error
 	s.update(func() {
 		if s.m.state != StateReady {
-			s.failed = s.attempt
+			s.failed = attempt
 		}
 		tried := s.m.trying
 		s.m, p = s.m.on(evDied, time.Now())
-		state = s.m.state
+		state, crash = s.m.state, s.crash
 		same := s.lastErr != nil && s.lastErr.Error() == cause.Error()
 		if same && (tried || state != StateQuarantined) {
 			level = hclog.Debug // said before; status goes on saying it
@@ -367,67 +381,100 @@ func (s *Supervisor) pause(cause error) bool {
 		}
 	})
 	delay := p.min + time.Duration(rand.Int64N(int64(p.max-p.min)+1))
-	s.log.Log(level, "plugin is down", "state", string(state), "retry_in", delay.Round(time.Millisecond).String(), "err", cause)
+	kv := []any{"state", string(state), "retry_in", delay.Round(time.Millisecond).String(), "err", cause}
+	if crash != "" {
+		kv = append(kv, "crash_report", crash)
+	}
+	s.log.Log(level, "plugin is down", kv...)
 	t := time.NewTimer(delay)
 	defer t.Stop()
-	ev := evStart
 	select {
 	case <-s.ctx.Done():
-		return false
-	case <-s.restart:
-		ev = evRestart
+		return nil, true
+	case next := <-s.swaps:
+		s.takeOver(next)
+		return next, false
 	case <-s.needed:
-		return true // the machine is starting already
+		return nil, false // the machine is starting already
 	case <-t.C:
 	}
-	s.update(func() { s.m, _ = s.m.on(ev, time.Now()) })
-	return true
+	s.update(func() { s.m, _ = s.m.on(evStart, time.Now()) })
+	return nil, false
 }
 
-// runOnce starts one process and stays until it is gone. It returns why it is gone, or nil when a
-// restart or a stop was asked for.
-func (s *Supervisor) runOnce() error {
-	attempt := s.attempt
-	log := s.log.With("attempt", attempt)
-	begin := time.Now()
-	in, err := launch(s.ctx, &s.cfg, log)
-	if err != nil {
-		return err
+// runOnce starts one process, or takes a prepared one, and stays until it is gone or replaced. It returns
+// why it is gone, nil when a stop was asked for, and what took its place.
+func (s *Supervisor) runOnce(attempt int, prepared *Prepared) (cause error, next *Prepared) {
+	var live *Live
+	var in *instance
+	if prepared != nil {
+		live, in = prepared.live, prepared.in
+	} else {
+		log := s.log.With("attempt", attempt)
+		begin := time.Now()
+		var err error
+		if in, err = launch(s.ctx, s.config(), log); err != nil {
+			s.reportStart(attempt, err)
+			return err, nil
+		}
+		live = newLive(in, attempt)
+		s.update(func() {
+			s.m, _ = s.m.on(evReady, time.Now())
+			s.live, s.info, s.lastErr = live, in.info, nil
+		})
+		log.Info("plugin is ready", "pid", live.PID, "version", in.info.Version, "dur", time.Since(begin).Round(time.Millisecond).String())
 	}
-	live := &Live{
-		Client: in.rpc, Info: in.info, PID: in.proc.cmd.Process.Pid, Attempt: attempt,
-		proc: in.proc,
-	}
-	s.update(func() {
-		s.m, _ = s.m.on(evReady, time.Now())
-		s.live, s.info, s.lastErr = live, in.info, nil
-	})
-	log.Info("plugin is ready", "pid", live.PID, "version", in.info.Version, "dur", time.Since(begin).Round(time.Millisecond).String())
-
+	log := s.log.With("attempt", live.Attempt)
 	healthy := make(chan struct{})
 	go func() {
 		defer close(healthy)
 		s.watchHealth(live, log)
 	}()
-	defer func() { <-healthy }()
 
-	var cause error
 	select {
 	case <-in.proc.gone:
 		s.update(func() { s.live = nil }) // at once: its last words may take pipeGrace
-		cause = s.died(in)
-	case <-s.restart:
-		in.proc.stop(context.Background())
+		cause = s.died(in, live.Attempt)
+	case next = <-s.swaps:
+		s.takeOver(next)
+		s.behind.Add(1)
+		go func() {
+			defer s.behind.Done()
+			s.drain(live, in, log)
+			<-healthy
+		}()
+		return nil, next
 	case <-s.ctx.Done():
-		s.mu.Lock()
-		stopCtx := s.stopCtx
-		s.mu.Unlock()
-		in.proc.stop(stopCtx)
+		in.proc.stop(s.stopContext())
 	}
 	// Not callable any more before it is taken apart, so that nobody is handed a dying process.
 	s.update(func() { s.live = nil })
 	in.discard(log)
-	return cause
+	<-healthy
+	return cause, nil
+}
+
+func (s *Supervisor) stopContext() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopCtx == nil {
+		return context.Background()
+	}
+	return s.stopCtx
+}
+
+// config is what the next start goes by.
+func (s *Supervisor) config() *Config {
+	cfg := s.cfg
+	cfg.Entry = s.Entry()
+	return &cfg
+}
+
+// Entry returns the entry of the manifest that the next start goes by.
+func (s *Supervisor) Entry() manifest.Entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.entry
 }
 
 // watchHealth kills a process that is there and does not answer: stopped, deadlocked, swapped out.
@@ -441,6 +488,7 @@ func (s *Supervisor) watchHealth(live *Live, log hclog.Logger) {
 			return
 		case <-tick.C:
 		}
+		live.proc.record()
 		ctx, cancel := context.WithTimeout(context.Background(), s.healthTimeout)
 		_, err := live.Client.Describe(ctx)
 		cancel()
@@ -452,14 +500,30 @@ func (s *Supervisor) watchHealth(live *Live, log hclog.Logger) {
 		log.Warn("plugin does not answer", "pid", live.PID, "misses", misses, "err", err)
 	}
 	log.Error("plugin is stuck: killing it", "pid", live.PID)
-	live.proc.kill()
+	live.proc.killFor(fmt.Sprintf("killed by the host: it did not answer %d times in a row within %s", healthMisses, s.healthTimeout))
 }
 
-func (s *Supervisor) died(in *instance) error {
-	<-in.proc.exited // its last words are worth the moment
-	text := fmt.Sprintf("plugin %s (%s) ended with %s", s.cfg.Entry.Name, in.proc.path, in.proc.status)
-	if tail := in.proc.out.lastLines(3); tail != "" {
+func (s *Supervisor) died(in *instance, attempt int) error {
+	p := in.proc
+	<-p.exited // its last words are worth the moment
+	how := "ended with " + p.ended()
+	path := s.report(p, attempt, true, "it "+how)
+	s.update(func() { s.crash = path })
+	text := fmt.Sprintf("plugin %s (%s) %s", s.cfg.Entry.Name, p.path, how)
+	if tail := p.out.lastLines(3); tail != "" {
 		text += "; its last output: " + clean([]byte(tail), 600)
 	}
-	return fmt.Errorf("%s", text)
+	return errors.New(text)
+}
+
+// reportStart writes the report on a start that failed after there was a process.
+func (s *Supervisor) reportStart(attempt int, err error) {
+	var se *StartError
+	if !errors.As(err, &se) || se.proc == nil || s.ctx.Err() != nil {
+		return
+	}
+	p := se.proc
+	se.proc = nil // its output is in the report; the error may be kept for long
+	path := s.report(p, attempt, false, se.Error())
+	s.update(func() { s.crash = path })
 }

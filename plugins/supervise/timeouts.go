@@ -33,6 +33,13 @@ const (
 	// pipe already, only a descendant can hold the pipe open.
 	pipeGrace = 200 * time.Millisecond
 
+	// leftoverKill bounds the wait for a process that a connector left behind and that was killed.
+	leftoverKill = 500 * time.Millisecond
+
+	// swapDrain is how long calls in flight may take on a process that is being replaced: as long as the
+	// longest call that must not be cut, a Spawn. A call that may be repeated is, after that time.
+	swapDrain = SpawnTimeout
+
 	// A ready plugin is asked to describe itself every healthEvery; each answer may take
 	// healthTimeout, and healthMisses in a row are a process that is stuck. Describe takes 0.3 ms, so
 	// two seconds are a machine in trouble, and three times that is patience with it.
