@@ -179,7 +179,8 @@ func (h *Host) boot(ctx context.Context) error {
 	}
 	h.catalog = catalog.New(catalog.Config{
 		Manifest: found, BundleDir: h.cfg.BundleDir, RunDir: runDir, StateDir: filepath.Join(h.inst.Dir, "plugins"),
-		SeatRoot: h.cfg.SeatRoot, SocketDir: filepath.Join(h.cfg.RuntimeDir, "seats"), Log: h.log.Named("plugins"),
+		SeatRoot: h.cfg.SeatRoot, SocketDir: filepath.Join(h.cfg.RuntimeDir, "seats"), CrashDir: filepath.Join(h.inst.Dir, "log"),
+		Log: h.log.Named("plugins"),
 	})
 	// The runtime plugins and the broker start side by side: the one for new seats and the broker are
 	// needed before anything is served, and neither needs the other. Seats of any other runtime are taken
@@ -354,7 +355,8 @@ func (h *Host) Status() wire.StatusReply {
 	}
 	for _, p := range h.catalog.Status() {
 		reply.Plugins = append(reply.Plugins, wire.PluginStatus{
-			Name: p.Name, Kind: string(p.Kind), Version: p.Version, State: string(p.State), PID: p.PID, Restarts: p.Restarts, Reason: p.Reason,
+			Name: p.Name, Kind: string(p.Kind), Version: p.Version, State: string(p.State), PID: p.PID, Restarts: p.Restarts,
+			Reason: p.Reason, Fix: p.Fix, Crash: p.Crash,
 		})
 		if p.Kind == sdk.KindConnector {
 			reply.Connectors = append(reply.Connectors, h.seats.ConnectorStatus(p.Name, p.Info, p.Reason))

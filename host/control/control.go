@@ -31,6 +31,9 @@ type Host interface {
 	Status() wire.StatusReply
 	// Shutdown fences new work, ends or spares the seats, and returns the verdicts before the host ends.
 	Shutdown(ctx context.Context, withAgents bool) (wire.ShutdownReply, error)
+	// RestartPlugin replaces the process of one plugin; ReloadPlugins applies the manifest as it is now.
+	RestartPlugin(ctx context.Context, args wire.PluginRestartArgs) (wire.PluginRestartReply, error)
+	ReloadPlugins(ctx context.Context) (wire.PluginReloadReply, error)
 }
 
 // targeted are the authorization modes of the commands that act on one seat.
@@ -71,6 +74,12 @@ func Commands(h Host, s Seats, g Goals) map[string]bus.Command {
 			func(ctx context.Context, r *bus.Request, args wire.TerminalArgs) (any, error) {
 				return s.Terminal(ctx, r.Target(), args)
 			})},
+		wire.CmdPluginRestart: {InstanceOnly: true, CheckArgs: bus.ArgsOf[wire.PluginRestartArgs](), Handler: handle(
+			func(ctx context.Context, _ *bus.Request, args wire.PluginRestartArgs) (any, error) {
+				return h.RestartPlugin(ctx, args)
+			})},
+		wire.CmdPluginReload: {InstanceOnly: true, CheckArgs: bus.NoArgs, Handler: bus.HandlerOf(
+			func(ctx context.Context, _ *bus.Request) (any, error) { return h.ReloadPlugins(ctx) })},
 		wire.CmdShutdown: {InstanceOnly: true, CheckArgs: bus.ArgsOf[wire.ShutdownArgs](), Handler: handle(
 			func(ctx context.Context, _ *bus.Request, args wire.ShutdownArgs) (any, error) {
 				return h.Shutdown(ctx, args.WithAgents)
