@@ -153,7 +153,7 @@ func (c *Client) Cast(ctx context.Context, call Call) error {
 }
 
 func (c *Client) flush(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, defaultConnectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, DefaultConnectTimeout)
 	defer cancel()
 	return c.nc.FlushWithContext(ctx)
 }

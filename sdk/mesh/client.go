@@ -34,7 +34,8 @@ var (
 	ErrClosed = errors.New("client is closed")
 )
 
-const defaultConnectTimeout = 3 * time.Second
+// DefaultConnectTimeout bounds Connect when Config.Timeout is 0.
+const DefaultConnectTimeout = 3 * time.Second
 
 // Config of a Client.
 type Config struct {
@@ -87,7 +88,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	}
 	timeout := cfg.Timeout
 	if timeout <= 0 {
-		timeout = defaultConnectTimeout
+		timeout = DefaultConnectTimeout
 	}
 	if d, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, max(time.Until(d), time.Millisecond))

@@ -115,6 +115,8 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 	c := &Client{Endpoint: e, Path: path, timeout: t.Timeout, lost: make(chan struct{})}
 	c.Client, err = mesh.Connect(ctx, mesh.Config{
 		URL: e.URL, TokenFile: e.TokenFile, Space: e.Space, Name: t.Name, Caller: t.caller, Reconnect: true, OnState: c.onState,
+		// Less patience counts for the connection too; more of it is for the answer, not for a dead server.
+		Timeout: min(t.Timeout, mesh.DefaultConnectTimeout),
 	})
 	if err != nil {
 		if errors.Is(err, mesh.ErrUnreachable) && e.PID != 0 {
