@@ -39,7 +39,8 @@ type View struct {
 	ended   chan struct{}
 }
 
-// Watch begins to follow a seat. It ends with the test.
+// Watch begins to follow a seat with a Working agent and waits for its first line: before that, its
+// terminal still echoes. It ends with the test.
 func Watch(t testing.TB, w *harness.World, row wire.AgentRow) *View {
 	t.Helper()
 	c := Dial(t, w, row, seat.RoleOutput, 0)
@@ -57,6 +58,7 @@ func Watch(t testing.TB, w *harness.World, row wire.AgentRow) *View {
 		<-v.ended
 		c.Close()
 	})
+	v.await(t, "prints", func() (bool, string) { return v.Ticks() > 0, "nothing so far" })
 	return v
 }
 
