@@ -16,8 +16,6 @@ type Quarry struct {
 	Nonce   string
 	Custody seat.Identity // zero: nobody knows. Nothing of the seat is older
 	Agent   record.Agent  // zero: never recorded
-	// Leader leads the session of the agent; zero: the agent leads it itself.
-	Leader seat.Identity
 }
 
 // Sweep is what a hunt for survivors did.
@@ -150,9 +148,6 @@ func (h *hunter) session(table map[int]Proc, carriers []Proc, add func(Proc)) (d
 			add(p)
 		}
 	}
-	if h.Leader.PID != 0 {
-		id = h.Leader
-	}
 	if id.PID == 0 || id.BootID != boot.BootID {
 		return nil
 	}
@@ -192,7 +187,7 @@ func (h *hunter) suspect(table map[int]Proc, p seat.Proc) bool {
 	if h.Custody.PID == 0 || p.StartTicks < h.Custody.StartTicks {
 		return false
 	}
-	return p.Session == h.Custody.PID || h.Agent.PID != 0 && p.Session == h.Agent.PID || h.Leader.PID != 0 && p.Session == h.Leader.PID ||
+	return p.Session == h.Custody.PID || h.Agent.PID != 0 && p.Session == h.Agent.PID ||
 		h.Agent.TTY != 0 && p.TTY == h.Agent.TTY || takesOrphans(table, p.PPID)
 }
 
