@@ -10,6 +10,8 @@ import (
 
 	"github.com/cotal-ai/cotal-host/sdk/internal/pb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -145,10 +147,62 @@ func (c *connectorClient) BuildLaunch(ctx context.Context, req LaunchRequest) (L
 	return specFromPB(resp.GetSpec()), nil
 }
 
+// ListModels reads the stream of the catalogue. Errors beside those of the connector: ErrTooLarge (above
+// MaxModels or MaxModelsBytes). A plugin that was built before there was a stream is asked for all at once.
 func (c *connectorClient) ListModels(ctx context.Context, q ModelQuery) (ModelCatalog, error) {
-	resp, err := unary(ctx, "ListModels", defaultDeadline, &pb.ListModelsRequest{
-		Refresh: q.Refresh, BaseEnv: q.BaseEnv, Binaries: q.Binaries,
-	}, c.rpc.ListModels)
+	req := &pb.ListModelsRequest{Refresh: q.Refresh, BaseEnv: q.BaseEnv, Binaries: q.Binaries}
+	streamed := &pb.StreamModelsRequest{Query: req}
+	if n := proto.Size(streamed); n > MaxMessageBytes {
+		return ModelCatalog{}, Errorf(ErrTooLarge, "ListModels: the request has %d bytes, the limit is %d", n, MaxMessageBytes)
+	}
+	var cancel context.CancelFunc
+	if _, ok := ctx.Deadline(); ok {
+		ctx, cancel = context.WithCancel(ctx)
+	} else {
+		ctx, cancel = context.WithTimeout(ctx, defaultDeadline)
+	}
+	defer cancel() // ends the stream when it is given up in the middle
+	stream, err := c.rpc.StreamModels(ctx, streamed, grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes))
+	if err != nil {
+		if field := notText(streamed.ProtoReflect()); field != "" {
+			return ModelCatalog{}, Errorf(ErrInvalid, "ListModels: %s is not UTF-8 text", field) // never sent
+		}
+		return ModelCatalog{}, fromStatus(ctx, "ListModels", err)
+	}
+	all, size := &pb.ListModelsResponse{}, 0
+	for first := true; ; first = false {
+		m, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return catalogFromPB(all), nil
+		case err != nil && first && unknownMethod(err):
+			return c.listModels(ctx, req)
+		case err != nil:
+			// Part of a catalogue is none: what is missing would be taken for unsupported.
+			return ModelCatalog{}, fromStatus(ctx, "ListModels", err)
+		}
+		if first {
+			all.Source = m.GetSource()
+			size += len(all.Source)
+		}
+		all.Models = append(all.Models, m.GetModels()...)
+		for _, model := range m.GetModels() {
+			size += modelSize(model)
+		}
+		if err := checkModels(len(all.Models), size); err != nil {
+			return ModelCatalog{}, err
+		}
+	}
+}
+
+// unknownMethod reports whether the peer has no such method, which is not the same as a refusal by one.
+func unknownMethod(err error) bool {
+	st, ok := status.FromError(err)
+	return ok && st.Code() == codes.Unimplemented && len(st.Details()) == 0
+}
+
+func (c *connectorClient) listModels(ctx context.Context, req *pb.ListModelsRequest) (ModelCatalog, error) {
+	resp, err := unary(ctx, "ListModels", defaultDeadline, req, c.rpc.ListModels)
 	if err != nil {
 		return ModelCatalog{}, err
 	}

@@ -192,9 +192,9 @@ func specFromPB(p *pb.LaunchSpec) LaunchSpec {
 }
 
 func catalogToPB(c ModelCatalog) *pb.ListModelsResponse {
-	out := &pb.ListModelsResponse{Source: c.Source}
+	out := &pb.ListModelsResponse{Source: text(c.Source)}
 	for _, m := range c.Models {
-		out.Models = append(out.Models, &pb.Model{Id: m.ID, Name: m.Name, Provider: m.Provider, Variants: m.Variants})
+		out.Models = append(out.Models, &pb.Model{Id: text(m.ID), Name: text(m.Name), Provider: text(m.Provider), Variants: texts(m.Variants)})
 	}
 	return out
 }

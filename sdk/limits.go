@@ -5,14 +5,22 @@ import "time"
 // MaxMessageBytes is the limit of one message on the plugin connection, in both directions and on
 // both sides. 4 MiB is gRPC's own default for receiving; stating it for sending too turns a reply
 // that the peer would drop into ErrTooLarge where it was made. List is streamed in batches, so the
-// number of seats is not limited by it.
+// number of seats is not limited by it; ListModels too.
 const MaxMessageBytes = 4 << 20
+
+// A catalogue of models is streamed, so that MaxMessageBytes does not limit it; these do. One that is larger
+// is ErrTooLarge on both sides. The largest public catalogue has some 5,000 models in 3 MiB.
+const (
+	MaxModels      = 200_000
+	MaxModelsBytes = 32 << 20
+)
 
 // MaxHandleState bounds Handle.State, which the host keeps in its journal.
 const MaxHandleState = 16 << 10
 
 const (
-	// listBatchBytes leaves room for one more listing below MaxMessageBytes.
+	// listBatchBytes is how much goes into one message of a stream. Seats and models are small: what one
+	// more brings stays far below MaxMessageBytes.
 	listBatchBytes = 1 << 20
 
 	// maxDetailBytes bounds the text of an error: it travels in HTTP/2 headers.

@@ -48,6 +48,14 @@ type fakeRuntime struct {
 	watch  func(context.Context, WatchRequest, func(SeatStatus) error) error
 	list   func(context.Context, ListRequest) ([]SeatListing, error)
 	config func(context.Context, PluginConfig) error
+	write  func(context.Context, WriteRequest) (int, error)
+	snap   func(context.Context, SnapshotRequest) (Snapshot, error)
+}
+
+func (f *fakeRuntime) Write(ctx context.Context, r WriteRequest) (int, error) { return f.write(ctx, r) }
+
+func (f *fakeRuntime) Snapshot(ctx context.Context, r SnapshotRequest) (Snapshot, error) {
+	return f.snap(ctx, r)
 }
 
 func (f *fakeRuntime) Spawn(ctx context.Context, r SpawnRequest) (Handle, error) {
@@ -231,6 +239,14 @@ func TestEveryFieldCrossesTheWire(t *testing.T) {
 			same(t, "ListRequest", req, filled[ListRequest]())
 			return []SeatListing{filled[SeatListing](), {SeatID: "x"}}, nil
 		},
+		write: func(_ context.Context, req WriteRequest) (int, error) {
+			same(t, "WriteRequest", req, filled[WriteRequest]())
+			return 77, nil
+		},
+		snap: func(_ context.Context, req SnapshotRequest) (Snapshot, error) {
+			same(t, "SnapshotRequest", req, filled[SnapshotRequest]())
+			return filled[Snapshot](), nil
+		},
 		config: func(_ context.Context, cfg PluginConfig) error {
 			same(t, "PluginConfig", cfg, filled[PluginConfig]())
 			return nil
@@ -270,6 +286,16 @@ func TestEveryFieldCrossesTheWire(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, "List", list, []SeatListing{filled[SeatListing](), {SeatID: "x"}})
+
+	n, err := c.Runtime().Write(ctx, filled[WriteRequest]())
+	if err != nil || n != 77 {
+		t.Errorf("Write: %d, %v", n, err)
+	}
+	snap, err := c.Runtime().Snapshot(ctx, filled[SnapshotRequest]())
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "Snapshot", snap, filled[Snapshot]())
 
 	info := filled(func(i *Info) { i.Kind = KindConnector })
 	same(t, "Info", infoFromPB(infoToPB(info)), info)

@@ -22,7 +22,7 @@ func TestInfoIsCompletedAndChecked(t *testing.T) {
 		want string // of the error; empty: none
 		caps []Capability
 	}{
-		{"abilities follow from the interfaces", base, &fakeRuntime{}, "", []Capability{CapWatch, CapList}},
+		{"abilities follow from the interfaces", base, &fakeRuntime{}, "", []Capability{CapWatch, CapList, CapWrite, CapSnapshot}},
 		{"none are invented", base, plain{}, "", nil},
 		{"a declared one that is missing is a bug", Info{Name: "x", Version: "1", Kind: KindRuntime, Capabilities: []Capability{CapWatch}}, plain{}, "Watcher", nil},
 		{"nothing to serve is a bug", base, nil, "implementation", nil},

@@ -3,6 +3,7 @@ package sdk
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"sync"
 
 	"github.com/cotal-ai/cotal-host/sdk/internal/pb"
@@ -90,6 +91,61 @@ func (s *connectorServer) ListModels(ctx context.Context, p *pb.ListModelsReques
 		return nil, err
 	}
 	return catalogToPB(c), nil
+}
+
+// StreamModels is ListModels in messages below the limit. The catalogue is measured before the first one is
+// sent: part of a catalogue is none.
+func (s *connectorServer) StreamModels(p *pb.StreamModelsRequest, stream grpc.ServerStreamingServer[pb.StreamModelsResponse]) error {
+	q := p.GetQuery()
+	c, err := s.impl.ListModels(stream.Context(), ModelQuery{
+		Refresh: q.GetRefresh(), BaseEnv: q.GetBaseEnv(), Binaries: q.GetBinaries(),
+	})
+	if err != nil {
+		return err
+	}
+	all := catalogToPB(c)
+	total := len(all.GetSource())
+	for _, m := range all.GetModels() {
+		n := modelSize(m)
+		if n > MaxMessageBytes-listBatchBytes {
+			return modelsTooLarge("the model %.80q has %d bytes, the limit of one is %d", m.GetId(), n, MaxMessageBytes-listBatchBytes)
+		}
+		total += n
+	}
+	if err := checkModels(len(all.GetModels()), total); err != nil {
+		return err
+	}
+	batch, size := &pb.StreamModelsResponse{Source: all.GetSource()}, 0
+	for _, m := range all.GetModels() {
+		n := modelSize(m)
+		if size > 0 && size+n > listBatchBytes {
+			if err := stream.Send(batch); err != nil {
+				return err
+			}
+			batch, size = &pb.StreamModelsResponse{}, 0
+		}
+		batch.Models = append(batch.Models, m)
+		size += n
+	}
+	return stream.Send(batch) // also an empty catalogue: its source is known
+}
+
+// modelSize is what a model takes in a message, with its tag and length.
+func modelSize(m *pb.Model) int { return proto.Size(m) + 8 }
+
+// checkModels holds a catalogue to its limits, in the plugin and in the host.
+func checkModels(count, size int) error {
+	switch {
+	case count > MaxModels:
+		return modelsTooLarge("the catalogue has more than %d models", MaxModels)
+	case size > MaxModelsBytes:
+		return modelsTooLarge("the catalogue has more than %d bytes", MaxModelsBytes)
+	}
+	return nil
+}
+
+func modelsTooLarge(format string, args ...any) error {
+	return &Error{Code: ErrTooLarge, Outcome: OutcomeExecuted, Detail: "ListModels: " + fmt.Sprintf(format, args...)}
 }
 
 func (s *connectorServer) ReapLeftovers(ctx context.Context, p *pb.ReapLeftoversRequest) (*pb.ReapLeftoversResponse, error) {
