@@ -37,6 +37,9 @@ type attachOptions struct {
 	TakeOver bool
 	NoNudge  bool
 	Fresh    bool // the seat was started by this command: its first queries are still unanswered
+
+	Clipboard bool                   // what acts on the terminal's clipboard is passed
+	Screen    *wire.TerminalSnapshot // what the screen showed, or nil: the output is replayed then
 }
 
 // ending is how an attach ended.
@@ -57,6 +60,9 @@ type attachment struct {
 
 	next   uint64 // output offset after the last byte shown; only the goroutine of run touches it
 	unread []byte // replayed output, gathered until it is complete
+	paint  bool   // unread begins with a whole screen
+	clip   clipboardFilter
+	shown  []byte // buffer of what is shown; only the goroutine of run touches it
 
 	live     atomic.Pointer[link] // the connection that takes input now
 	readOnly atomic.Bool
@@ -144,6 +150,10 @@ func (a *attachment) firstOffset(ctx context.Context) (*uint64, error) {
 	from := max(st.First, st.Next-min(st.Next, replayMax))
 	// Nobody has answered the program's first questions yet, and nobody else will: this terminal may.
 	a.opt.Fresh = a.opt.Fresh && from == 0 && st.Attached == 0 && st.Answerer == seat.AnswererNone
+	if rows, cols, err := a.con.size(); err == nil && !a.opt.Fresh && usable(a.opt.Screen, st, rows, cols) {
+		a.paint, from = true, a.opt.Screen.Offset
+		a.unread = paintScreen(a.opt.Screen, rows)
+	}
 	return &from, nil
 }
 
@@ -216,12 +226,12 @@ func (a *attachment) connect(ctx context.Context, first bool) (*link, error) {
 		return nil, err
 	}
 	l := &link{Conn: c, welcome: c.Welcome(), replay: first}
-	if first && a.next > 0 {
+	if first && a.next > 0 && !a.paint {
 		l.resync = resyncMax
 	}
 	// The program repaints by itself when the size changes; otherwise it is nudged, unless others watch.
 	sameSize := rows != 0 && before.Rows == rows && before.Cols == cols
-	l.nudge = first && sameSize && !a.opt.NoNudge && !a.opt.Fresh && before.Attached == 0 && !a.readOnly.Load()
+	l.nudge = first && !a.paint && sameSize && !a.opt.NoNudge && !a.opt.Fresh && before.Attached == 0 && !a.readOnly.Load()
 	return l, nil
 }
 

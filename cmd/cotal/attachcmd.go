@@ -17,7 +17,10 @@ func attachCmd(a *app) *cobra.Command {
 chooses another key. The terminal's modes are restored whichever way it ends. The seat is reached through
 its own socket on this machine, so the host may stop, crash and restart meanwhile.
 
-One terminal at a time has the keyboard; others watch. What you type while the connection is lost is dropped.
+You see the screen as it is, then what the program prints from there on; without a host that can tell, the
+end of its output. One terminal at a time has the keyboard; others watch. What you type while the connection
+is lost is dropped. What the program does to the clipboard of a terminal is left out, unless --clipboard.
+A runtime that shows its terminals by a program of its own (tmux) has that program attach.
 Exit code 0 when you detach and when the agent ends well or because it was asked to, else 1.`,
 		Example: "  cotal attach reviewer\n  cotal attach --read-only reviewer\n  cotal attach --take-over reviewer",
 		Args:    cli.Arg(seatArg, false, seatArg),
@@ -26,6 +29,7 @@ Exit code 0 when you detach and when the agent ends well or because it was asked
 	cmd.Flags().BoolVar(&opt.ReadOnly, "read-only", false, "only watch; type nothing and leave the size alone")
 	cmd.Flags().BoolVar(&opt.TakeOver, "take-over", false, "take the keyboard from the terminal that has it")
 	cmd.Flags().BoolVar(&opt.NoNudge, "no-nudge", false, "do not make the program repaint by changing the size for a moment")
+	cmd.Flags().BoolVar(&opt.Clipboard, "clipboard", false, "let the program use the clipboard of this terminal (OSC 52)")
 	cmd.MarkFlagsMutuallyExclusive("read-only", "take-over")
 	cmd.ValidArgsFunction = a.seatNames(false, "starting", "running", "stopping", "unknown")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -36,13 +40,22 @@ Exit code 0 when you detach and when the agent ends well or because it was asked
 		if _, err := detachKeyFromEnv(); err != nil {
 			return cli.Fail(cli.Usage, "%w", err)
 		}
-		s, err := locate(cmd.Context(), a, args[0])
+		p, err := locateTerminal(cmd.Context(), a, args[0], true)
 		if err != nil {
 			return err
 		}
-		return a.attachTo(cmd.Context(), con, s, opt)
+		return a.attachPlace(cmd.Context(), con, p, opt)
 	}
 	return cmd
+}
+
+// attachPlace attaches to wherever the terminal of a seat is.
+func (a *app) attachPlace(ctx context.Context, con *console, p *place, opt attachOptions) error {
+	if p.argv != nil {
+		return a.runClient(ctx, con, p, opt)
+	}
+	opt.Screen = p.screen
+	return a.attachTo(ctx, con, p.local, opt)
 }
 
 // attachTo attaches and says how it ended.

@@ -44,6 +44,11 @@ func locate(ctx context.Context, app *app, ref string) (*local, error) {
 			return s, err
 		}
 	}
+	return locateAlone(ctx, app, ref, ep, err)
+}
+
+// locateAlone finds a seat by the seat directories. err is why the host did not say.
+func locateAlone(ctx context.Context, app *app, ref string, ep wire.Endpoint, err error) (*local, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}

@@ -3,11 +3,13 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 
 	"github.com/spf13/cobra"
 
@@ -32,6 +34,7 @@ func logsCmd(a *app) *cobra.Command {
 		Long: `Print the end of what a seat has printed, as text that is safe for any terminal: control sequences are
 left out, other controls shown as \xNN. It is read from the seat itself and works while the host is down.
 Of a seat that ended by itself the host keeps the last 256 KiB, which are printed then.
+Of a runtime that keeps no output (tmux) it is the screen as it is now.
 --raw prints the bytes as they are: into a file, or into a terminal you are ready to reset.`,
 		Example: "  cotal logs reviewer\n  cotal logs -f reviewer\n  cotal logs reviewer --raw --bytes 1048576 >reviewer.typescript",
 		Args:    cli.Arg(seatArg, false, seatArg),
@@ -42,7 +45,7 @@ Of a seat that ended by itself the host keeps the last 256 KiB, which are printe
 	cmd.Flags().BoolVar(&opt.raw, "raw", false, "bytes as they are, control sequences included")
 	cmd.ValidArgsFunction = a.seatNames(false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, err := locate(cmd.Context(), a, args[0])
+		s, err := locateTerminal(cmd.Context(), a, args[0], false)
 		if code := cli.CodeOf(err); code == cli.NotFound || code == cli.Unreachable {
 			// Without its host a seat that is gone is known by the name of its file alone.
 			if kept := findKept(a.workspace(), args[0]); kept != nil {
@@ -52,9 +55,39 @@ Of a seat that ended by itself the host keeps the last 256 KiB, which are printe
 		if err != nil {
 			return err
 		}
-		return printLogs(cmd.Context(), s, opt, a.out, a.errw)
+		if s.argv != nil {
+			return printScreen(s, opt, a.out, a.errw)
+		}
+		return printLogs(cmd.Context(), s.local, opt, a.out, a.errw)
 	}
 	return cmd
+}
+
+// moveTo is the control sequence that puts the cursor somewhere: what follows is not on the same line.
+var moveTo = regexp.MustCompile(`\x1b\[[0-9;]*[Hf]`)
+
+// printScreen prints what the screen of a seat shows whose runtime keeps no output.
+func printScreen(p *place, opt logsOptions, out, errw io.Writer) error {
+	switch {
+	case opt.follow:
+		return cli.Fail(cli.Refused, "runtime %s keeps no output that could be followed; without -f the screen is printed, and `cotal attach %s` shows what comes", p.row.Mode, p.row.Name)
+	case p.screen == nil:
+		return cli.Fail(cli.Refused, "there is no output and no screen of %s to print: %s", p.row.Name, cmp.Or(p.reason, "runtime "+p.row.Mode+" gives none"))
+	}
+	data := p.screen.Data
+	if !opt.raw {
+		data = moveTo.ReplaceAll(data, []byte("\r\n"))
+		fmt.Fprintf(errw, "note: runtime %s keeps no output: this is the screen as it is now\n", p.row.Mode)
+	}
+	w := &logPrinter{w: bufio.NewWriterSize(out, 64<<10), raw: opt.raw}
+	w.print(data)
+	if err := w.close(); err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	if p.screen.Dirty != "" {
+		fmt.Fprintf(errw, "note: the screen may be wrong: %s\n", p.screen.Dirty)
+	}
+	return nil
 }
 
 // errEnough ends a read that does not follow.

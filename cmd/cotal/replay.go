@@ -4,12 +4,32 @@ import (
 	"bytes"
 	"context"
 
+	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/terminal"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
 // resyncMax bounds how much output is skipped to find a place where a stream that begins anywhere can
 // be shown from: a newline or the start of an escape sequence.
 const resyncMax = 4096
+
+// usable says whether a screen can be painted on a terminal of that size and output of the seat follows it.
+func usable(s *wire.TerminalSnapshot, st seat.Status, rows, cols uint16) bool {
+	return s != nil && s.Dirty == "" && s.Rows > 0 && s.Rows <= rows && s.Cols <= cols && s.Offset >= st.First && s.Offset <= st.Next
+}
+
+// paintScreen is what shows a screen. What the user's own terminal showed goes up into its scrollback, if
+// the program has not a screen of its own. Nothing in it makes a terminal answer.
+func paintScreen(s *wire.TerminalSnapshot, rows uint16) []byte {
+	var out []byte
+	if terminal.Modes(s.Modes)&terminal.AltScreen == 0 {
+		out = append(out, '\r')
+		out = append(out, bytes.Repeat([]byte{'\n'}, int(rows))...)
+		out = append(out, "\x1b[H\x1b[J"...)
+	}
+	var f terminal.QueryFilter
+	return f.Filter(out, s.Data)
+}
 
 // output takes output of the seat, which begins at offset seq.
 func (a *attachment) output(ctx context.Context, l *link, seq uint64, p []byte) error {
@@ -36,7 +56,11 @@ func (a *attachment) output(ctx context.Context, l *link, seq uint64, p []byte) 
 func (a *attachment) gather(l *link, p []byte) {
 	p = l.skip(p)
 	if a.opt.Fresh {
-		a.unread = append(a.unread, p...)
+		if a.opt.Clipboard {
+			a.unread = append(a.unread, p...)
+		} else {
+			a.unread = a.clip.Filter(a.unread, p)
+		}
 		return
 	}
 	a.unread = l.filter.Filter(a.unread, p)
@@ -51,6 +75,10 @@ func (a *attachment) show(l *link, p []byte) error {
 			return err
 		}
 		p = p[1:]
+	}
+	if !a.opt.Clipboard {
+		a.shown = a.clip.Filter(a.shown[:0], p)
+		p = a.shown
 	}
 	if len(p) == 0 {
 		return nil
@@ -118,8 +146,12 @@ func missingModes(want, have terminal.Modes) terminal.Modes {
 // have changed unseen.
 func (a *attachment) gap(ctx context.Context, l *link, from, to uint64) error {
 	a.next = to
+	a.clip = clipboardFilter{}
 	if l.replay {
 		l.resync = resyncMax
+		if a.paint { // the screen is not what the output goes on from
+			a.paint, a.unread, l.nudge = false, nil, !a.opt.NoNudge && !a.readOnly.Load()
+		}
 		if to >= l.welcome.Next {
 			return a.endReplay(ctx, l)
 		}

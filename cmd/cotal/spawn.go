@@ -251,12 +251,12 @@ func runSpawn(ctx context.Context, a *app, args wire.SpawnArgs, f spawnFlags) er
 	if err := c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: acc.UID}, &row); err != nil {
 		return fmt.Errorf("%s runs, but attaching to it failed: %w", acc.Name, err)
 	}
-	s, err := fromRow(row, c.Endpoint)
+	p, err := placeOf(ctx, c, row, c.Endpoint, true)
 	if err != nil {
 		return fmt.Errorf("%s runs, but attaching to it failed: %w", acc.Name, err)
 	}
 	c.Close()
-	return a.attachTo(ctx, con, s, attachOptions{Fresh: true})
+	return a.attachPlace(ctx, con, p, attachOptions{Fresh: true})
 }
 
 // err is nil for a seat that runs; else it says why not, or that nobody knows.

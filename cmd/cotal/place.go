@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/terminal"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// screenWait bounds how long an attach waits for the host to say what the screen shows. A host that is slow
+// must not make it slower than a replay of the output.
+const screenWait = 300 * time.Millisecond
+
+// place is where the terminal of a seat is: a socket of this machine, or a program that shows it.
+type place struct {
+	*local                        // nil with argv
+	row    wire.AgentRow          // zero when no host answered
+	argv   []string               // the program
+	screen *wire.TerminalSnapshot // nil when there is none
+	reason string                 // why there is none
+}
+
+// locateTerminal finds the terminal of the seat that is meant, and its screen if want.
+func locateTerminal(ctx context.Context, app *app, ref string, want bool) (*place, error) {
+	ep, _, err := app.target.Endpoint()
+	if err == nil {
+		var c *cli.Client
+		if c, err = app.target.Connect(ctx); err == nil {
+			defer c.Close()
+			var row wire.AgentRow
+			if err = c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: ref}, &row); err == nil {
+				p, err := placeOf(ctx, c, row, ep, want)
+				if err == nil && p.local != nil {
+					p.root = app.workspace()
+				}
+				return p, err
+			}
+		}
+	}
+	s, err := locateAlone(ctx, app, ref, ep, err)
+	return &place{local: s}, err
+}
+
+// placeOf finds the terminal of a row of the host c is connected to.
+func placeOf(ctx context.Context, c *cli.Client, row wire.AgentRow, ep wire.Endpoint, want bool) (*place, error) {
+	p := &place{row: row}
+	var err error
+	p.local, err = fromRow(row, ep)
+	if row.Exit != nil {
+		return p, err
+	}
+	if err == nil && !want {
+		return p, nil
+	}
+	asked := ctx
+	if err == nil { // it can be reached in any case: the screen is for the first sight of it
+		var cancel context.CancelFunc
+		asked, cancel = context.WithTimeout(ctx, screenWait)
+		defer cancel()
+	}
+	reply, terr := askTerminal(asked, c, row, true)
+	p.screen, p.reason = reply.Snapshot, reply.Reason
+	switch {
+	case terr == nil && len(reply.Argv) > 0:
+		p.local, p.argv = nil, reply.Argv
+		if row.Host != "" && row.Host != hostname() {
+			return nil, cli.Fail(cli.Refused, "seat %s runs on %s; its terminal can be reached on that machine only", row.Name, row.Host)
+		}
+		return p, nil
+	case err == nil:
+		return p, nil
+	case terr != nil && cli.CodeOf(terr) != cli.Unreachable && !errors.Is(terr, context.DeadlineExceeded):
+		return nil, terr
+	}
+	return nil, err
+}
+
+// askTerminal asks the host for the terminal of a seat.
+func askTerminal(ctx context.Context, c *cli.Client, row wire.AgentRow, screen bool) (reply wire.TerminalReply, err error) {
+	target, err := cli.TargetOf(row)
+	if err != nil {
+		return reply, err
+	}
+	err = c.Manager(ctx, mesh.Call{
+		Command: wire.CmdTerminal, Authz: wire.AuthzAny, Target: target, Args: wire.TerminalArgs{Snapshot: screen}, Deadline: 5 * time.Second,
+	}, &reply)
+	return reply, err
+}
+
+// runClient shows a seat's terminal with the program its runtime names, and says afterwards how it is with
+// the seat. The program has the terminal; it is given back whatever the program did to it.
+func (a *app) runClient(ctx context.Context, con *console, p *place, opt attachOptions) error {
+	for flag, set := range map[string]bool{"--read-only": opt.ReadOnly, "--take-over": opt.TakeOver} {
+		if set {
+			return cli.Fail(cli.Refused, "runtime %s cannot do %s: its terminals are shown by a program of its own (%s); without the flag it is used, and `cotal logs %s` prints the screen",
+				p.row.Mode, flag, p.argv[0], p.row.Name)
+		}
+	}
+	saved, err := term.GetState(int(con.in.Fd()))
+	if err != nil {
+		return fmt.Errorf("read terminal settings: %w", err)
+	}
+	cmd := exec.Command(p.argv[0], p.argv[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = con.in, con.out, a.errw
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { // by these a client knows that it is in a pane, and refuses
+		return strings.HasPrefix(v, "TMUX=") || strings.HasPrefix(v, "TMUX_PANE=")
+	})
+	// What the keyboard sends goes to the program too, being in the foreground with us; it decides.
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("show the terminal of %s: %w", p.row.Name, err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	var told os.Signal
+	for running := true; running; {
+		select {
+		case err = <-done:
+			running = false
+		case s := <-signals:
+			if s == syscall.SIGTERM || s == syscall.SIGHUP { // meant for the attach, which the program is
+				told = s
+				_ = cmd.Process.Signal(s)
+			}
+		}
+	}
+	if told != nil || err != nil { // it may not have put back what it changed
+		_ = term.Restore(int(con.in.Fd()), saved)
+		_, _ = con.out.Write(terminal.Reset(0))
+	}
+	if told != nil {
+		return cli.Fail(cli.Interrupted, "detached by signal (%s); %s goes on running", told, p.row.Name)
+	}
+	return a.afterClient(ctx, p, err)
+}
+
+// afterClient says how it is with a seat whose terminal was shown by a program.
+func (a *app) afterClient(ctx context.Context, p *place, err error) error {
+	name := p.row.Name
+	row, rerr := inspect(ctx, a, p.row.LifecycleUID)
+	switch {
+	case rerr != nil && err != nil:
+		return fmt.Errorf("show the terminal of %s: %w; and the host does not say how it is: %w", name, err, rerr)
+	case rerr != nil:
+		return fmt.Errorf("the host does not say how it is with %s: %w", name, rerr)
+	case row.Exit == nil && err != nil:
+		return cli.Fail(cli.Refused, "the program that shows the terminal of %s failed: %w; the seat is %s", name, err, row.Status)
+	case row.Exit == nil:
+		fmt.Fprintf(a.errw, "detached from %s; it is %s. Attach again: cotal attach %s   end it: cotal stop %s\n", name, row.Status, name, name)
+		return nil
+	}
+	fmt.Fprintf(a.errw, "%s ended %s\n", name, cli.HowEnded(row.Exit))
+	if !cli.EndedWell(row.Exit) {
+		return cli.Silent(cli.Refused)
+	}
+	return nil
+}
