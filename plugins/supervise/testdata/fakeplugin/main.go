@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,6 +50,14 @@ func main() {
 			}
 			_ = w
 			os.Stdin = r
+		case "escapee":
+			// A helper in a session of its own, which no signal to the group reaches.
+			child := exec.Command("sleep", "600")
+			child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+			if err := child.Start(); err != nil {
+				panic(err)
+			}
+			record(filepath.Join(dir, "escaped"), fmt.Sprint(child.Process.Pid))
 		case "newer":
 			version = "9.9.9"
 		case "protocol-0", "protocol-99":
@@ -119,6 +128,7 @@ func (c *connector) BuildLaunch(ctx context.Context, req sdk.LaunchRequest) (sdk
 		}
 	case "wait":
 		record(filepath.Join(c.dir, "waiting"), req.Name)
+		record(filepath.Join(c.dir, "waiting-pid"), fmt.Sprint(os.Getpid()))
 		for {
 			if _, err := os.Stat(filepath.Join(c.dir, "go")); err == nil {
 				break
@@ -134,6 +144,24 @@ func (c *connector) BuildLaunch(ctx context.Context, req sdk.LaunchRequest) (sdk
 		return sdk.LaunchSpec{Path: "/" + strings.Repeat("x", num("bytes"))}, nil
 	case "error":
 		return sdk.LaunchSpec{}, sdk.Errorf(sentinels[opt("code")], "as asked")
+	case "say":
+		fmt.Fprintln(os.Stderr, opt("text"))
+	case "spam": // goes on after the answer
+		line := []byte(strings.Repeat("s", max(1, num("bytes"))) + "\n")
+		go func() {
+			out := bufio.NewWriterSize(os.Stderr, 256<<10)
+			for range num("lines") {
+				_, _ = out.Write(line)
+			}
+			out.Flush()
+			fmt.Fprintln(os.Stderr, "the end of the spam")
+			record(filepath.Join(c.dir, "spammed"), "done")
+		}()
+	case "flood": // one line without an end
+		chunk := []byte(strings.Repeat("f", 64<<10))
+		for range num("bytes") / len(chunk) {
+			_, _ = os.Stderr.Write(chunk)
+		}
 	case "log":
 		line := strings.Repeat("L", num("bytes"))
 		for range max(1, num("lines")) {
@@ -165,6 +193,20 @@ func (c *connector) BuildLaunch(ctx context.Context, req sdk.LaunchRequest) (sdk
 	return sdk.LaunchSpec{Path: wd, Args: []string{fmt.Sprint(os.Getpid()), c.cfg.StateDir}, Env: os.Environ()}, nil
 }
 
+// ListModels starts a helper in a group of its own, as one that runs an agent program does, and waits for it.
+func (c *connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.ModelCatalog, error) {
+	if !q.Refresh {
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "no catalogue")
+	}
+	child := exec.CommandContext(ctx, "sleep", "600")
+	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := child.Start(); err != nil {
+		return sdk.ModelCatalog{}, err
+	}
+	record(filepath.Join(c.dir, "helpers"), fmt.Sprint(child.Process.Pid))
+	return sdk.ModelCatalog{}, child.Wait()
+}
+
 // runtime keeps one file per seat, whose content is its state: it survives its process, as a real
 // one does.
 type runtime struct{ dir string }
@@ -179,6 +221,9 @@ func (r *runtime) Spawn(_ context.Context, req sdk.SpawnRequest) (sdk.Handle, er
 	if err := os.WriteFile(r.seat(req.SeatID), []byte("prepared"), 0o600); err != nil {
 		return sdk.Handle{}, err
 	}
+	if req.Launch.Path == "/wait" {
+		wait(r.dir, "spawning", req.SeatID)
+	}
 	if req.Launch.Path == "/die-after" && first(filepath.Join(r.dir, "died-"+req.SeatID)) {
 		os.Exit(7)
 	}
@@ -187,6 +232,25 @@ func (r *runtime) Spawn(_ context.Context, req sdk.SpawnRequest) (sdk.Handle, er
 		os.Exit(7)
 	}
 	return sdk.Handle{Version: 1, Ref: req.SeatID}, nil
+}
+
+// wait records that it waits, and waits for the file "go".
+func wait(dir, name, line string) {
+	record(filepath.Join(dir, name), line)
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go")); err == nil {
+			return
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func (r *runtime) Write(_ context.Context, req sdk.WriteRequest) (int, error) {
+	if string(req.Data) == "wait" {
+		wait(r.dir, "writing", req.SeatID)
+	}
+	record(filepath.Join(r.dir, "written"), string(req.Data))
+	return len(req.Data), nil
 }
 
 func (r *runtime) status(id string) sdk.SeatStatus {
