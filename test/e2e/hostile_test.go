@@ -27,8 +27,8 @@ const (
 	seatMemory = 8 << 10
 	// seatDisk bounds what one seat keeps on disk: 8 MiB of output, and small records.
 	seatDisk = 9 << 20
-	// hostLog bounds the log files of the host.
-	hostLog = 64 << 20
+	// hostLog bounds the log files of the host: two of 8 MiB.
+	hostLog = 18 << 20
 )
 
 // long reports whether the whole size of a test is asked for.

@@ -1,0 +1,124 @@
+//go:build linux
+
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/harness"
+)
+
+// pasteBytes is one large paste; pastes is how many one agent takes.
+const (
+	pasteBytes = 64 << 10
+	pastes     = 200
+)
+
+// taker reads pastes in raw mode and says after each one that it has all of it.
+func taker() string {
+	one := fmt.Sprintf(`, {"hexlog": {"file": "/dev/null", "bytes": %d}}, {"print": "taken\n"}`, pasteBytes)
+	return `[{"raw": true}, {"print": "ready\n"}` + strings.Repeat(one, pastes) + `, {"hang": true}]`
+}
+
+// barePaste is a bare terminal with a taker in it.
+type barePaste struct {
+	f   *os.File
+	buf []byte
+	got []byte
+}
+
+func startBare(b *testing.B, w *harness.World) *barePaste {
+	b.Helper()
+	argv := w.FakeAgent(taker())
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = w.Environ()
+	f, err := pty.Start(cmd)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		f.Close()
+	})
+	p := &barePaste{f: f, buf: make([]byte, 4096)}
+	p.until(b, "ready")
+	return p
+}
+
+func (p *barePaste) until(b *testing.B, word string) {
+	b.Helper()
+	for !bytes.Contains(p.got, []byte(word)) {
+		n, err := p.f.Read(p.buf)
+		if err != nil {
+			b.Fatal(err)
+		}
+		p.got = append(p.got, p.buf[:n]...)
+	}
+	p.got = p.got[:0]
+}
+
+func (p *barePaste) paste(b *testing.B, text []byte) time.Duration {
+	b.Helper()
+	begun := time.Now()
+	if _, err := p.f.Write(text); err != nil {
+		b.Fatal(err)
+	}
+	p.until(b, "taken")
+	return time.Since(begun)
+}
+
+// BenchmarkPaste64KiB: one input command of 64 KiB until the host says that it was taken, and beside each
+// the same bytes written to a bare terminal until the same program says that it has them.
+func BenchmarkPaste64KiB(b *testing.B) {
+	w := harness.New(b)
+	w.Start(harness.HostOptions{})
+	c := w.Mesh()
+	text := strings.Repeat("the quick brown fox jumps over it", pasteBytes/32)[:pasteBytes]
+	enter := false
+	var seat, bare, pairs samples
+	var target *wire.Target
+	var direct *barePaste
+	for i := 0; b.Loop(); i++ {
+		if i%pastes == 0 {
+			l, err := harness.Launch(b.Context(), c, w.FakeArgs(fmt.Sprintf("taker%d", i/pastes), taker()))
+			if err != nil {
+				b.Fatal(err)
+			}
+			target = &wire.Target{Owner: l.Acceptance.Owner, Actor: l.Acceptance.Actor, LifecycleUID: l.Acceptance.UID}
+			harness.Eventually(b, harness.DefaultWait, "the agent is ready", func() (bool, string) {
+				out := w.CLI("logs", fmt.Sprintf("taker%d", i/pastes)).OK().Stdout
+				return strings.Contains(out, "ready"), out
+			})
+			direct = startBare(b, w)
+		}
+		begun := time.Now()
+		var reply wire.InputReply
+		_, err := c.Call(b.Context(), mesh.Call{
+			Endpoint: wire.EndpointManager, Command: wire.CmdInput, Authz: wire.AuthzAny, Target: target,
+			Args: wire.InputArgs{Text: text, Enter: &enter}, Deadline: harness.DefaultWait,
+		}, &reply)
+		if err != nil || reply.Bytes != pasteBytes {
+			b.Fatalf("%d bytes were typed: %v", reply.Bytes, err)
+		}
+		seat = append(seat, time.Since(begun))
+		bare = append(bare, direct.paste(b, []byte(text)))
+		pairs = append(pairs, seat[len(seat)-1]-bare[len(bare)-1])
+	}
+	b.ReportMetric(0, "ns/op")
+	seat.report(b, "paste")
+	bare.report(b, "bare")
+	pairs.report(b, "above-bare")
+	b.ReportMetric(bare.at(0.5)/seat.at(0.5), "speed-ratio")
+	b.ReportMetric(1, "limit-speed-ratio")
+}
