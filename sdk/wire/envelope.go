@@ -106,15 +106,7 @@ func DecodeRequest(p []byte) (EndpointRequest, *Error) {
 		"is not ephemeral or journal", (*string)(&r.Class))
 	f.boolean("replyExpected", true, &r.ReplyExpected)
 	f.str("goalId", false, ValidID, whyID, &r.GoalID)
-	if s := f.object("target", false); s != nil {
-		var t Target
-		s.str("owner", true, ValidOwner, whyOwner, &t.Owner)
-		s.str("actor", true, ValidActor, whyActor, &t.Actor)
-		s.str("lifecycleUid", true, ValidUID, whyUID, &t.LifecycleUID)
-		s.integer("mappingRevision", false, 0, MaxInteger, func(n int64) { u := uint64(n); t.MappingRevision = &u })
-		f.done(s)
-		r.Target = &t
-	}
+	r.Target = f.target(false)
 	if s := f.object("bind", false); s != nil {
 		var b Bind
 		s.str("instanceId", true, ValidUID, whyUID, &b.InstanceID)
@@ -138,6 +130,24 @@ func DecodeRequest(p []byte) (EndpointRequest, *Error) {
 		return r, Refuse(CodeBadRequest, "request: %s", f.err)
 	}
 	return r, nil
+}
+
+// target reads the member target. closed refuses members that do not belong to it.
+func (f *fields) target(closed bool) *Target {
+	s := f.object("target", false)
+	if s == nil {
+		return nil
+	}
+	var t Target
+	if closed {
+		s.closed("owner", "actor", "lifecycleUid", "mappingRevision")
+	}
+	s.str("owner", true, ValidOwner, whyOwner, &t.Owner)
+	s.str("actor", true, ValidActor, whyActor, &t.Actor)
+	s.str("lifecycleUid", true, ValidUID, whyUID, &t.LifecycleUID)
+	s.integer("mappingRevision", false, 0, MaxInteger, func(n int64) { u := uint64(n); t.MappingRevision = &u })
+	f.done(s)
+	return &t
 }
 
 // Encode returns the request as JSON. It validates by decoding what it wrote, so that a caller cannot

@@ -123,10 +123,13 @@ func DecodeMessage(p []byte) (Message, error) {
 			f.done(s)
 		}
 		set := 0
-		for name, dst := range map[string]*string{"channel": &m.Channel, "to": &m.To, "toService": &m.ToService} {
-			if f.err == nil && f.n.get(name) != nil {
+		for _, way := range []struct {
+			name string
+			dst  *string
+		}{{"channel", &m.Channel}, {"to", &m.To}, {"toService", &m.ToService}} {
+			if f.err == nil && f.n.get(way.name) != nil {
 				set++
-				f.str(name, true, isSet, "", dst)
+				f.str(way.name, true, isSet, "", way.dst)
 			}
 		}
 		if f.err == nil && set != 1 {

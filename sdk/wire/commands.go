@@ -1,0 +1,203 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// More commands of the manager endpoint.
+const (
+	CmdModels        = "models"
+	CmdResolveCwd    = "resolve-cwd"
+	CmdResolveAgent  = "resolve-agent"
+	CmdLaunch        = "launch"
+	CmdStop          = "stop"
+	CmdAttach        = "attach"
+	CmdDefinePersona = "define-persona"
+	CmdListPersonas  = "list-personas"
+	CmdShowPersona   = "show-persona"
+	CmdPurge         = "purge"
+)
+
+// Capabilities of the manager's commands: classes of commands that are granted together.
+const (
+	CapManagerRead      = "manager.read"
+	CapManagerSpawn     = "manager.spawn"
+	CapManagerLifecycle = "manager.lifecycle"
+	CapManagerSelf      = "manager.self"
+	CapManagerPersona   = "manager.persona"
+	CapManagerAdmin     = "manager.admin"
+	CapManagerRun       = "manager.run"
+)
+
+// ModelsArgs are the arguments of models. Without Agent every connector gives a row.
+type ModelsArgs struct {
+	Agent   string `json:"agent,omitempty"`
+	Refresh bool   `json:"refresh,omitempty"`
+}
+
+// ModelsReply answers models.
+type ModelsReply struct {
+	Catalogs []ModelCatalog `json:"catalogs"`
+}
+
+// ModelCatalog is what one connector offers. Supported false: it has no list. Error: it has one that could
+// not be had.
+type ModelCatalog struct {
+	Agent     string            `json:"agent"`
+	Supported bool              `json:"supported"`
+	Models    []json.RawMessage `json:"models"` // objects as the connector gives them
+	Error     string            `json:"error,omitempty"`
+}
+
+// ResolveCwdArgs are the arguments of resolve-cwd.
+type ResolveCwdArgs struct {
+	Cwd string `json:"cwd"`
+}
+
+// Check refuses an empty directory.
+func (a *ResolveCwdArgs) Check() error { return needName("cwd", a.Cwd) }
+
+// ResolveCwdReply answers resolve-cwd: the canonical path, and on which host that is.
+type ResolveCwdReply struct {
+	Cwd  string `json:"cwd"`
+	Host string `json:"host"`
+}
+
+// ResolveAgentArgs are the arguments of resolve-agent: the persona is found as by spawn.
+type ResolveAgentArgs struct {
+	Name         string `json:"name"`
+	Agent        string `json:"agent,omitempty"`
+	DefaultAgent string `json:"defaultAgent,omitempty"`
+	Config       string `json:"config,omitempty"`
+}
+
+// Check refuses an empty name.
+func (a *ResolveAgentArgs) Check() error { return needName("name", a.Name) }
+
+// ResolveAgentReply answers resolve-agent with the name of a connector.
+type ResolveAgentReply struct {
+	Agent string `json:"agent"`
+}
+
+// LaunchArgs are the arguments of launch. Spec is the launch specification of the seat name of run runId.
+type LaunchArgs struct {
+	RunID string          `json:"runId"`
+	Name  string          `json:"name"`
+	Spec  json.RawMessage `json:"spec,omitempty"` // an object
+}
+
+// Check refuses a run id or a name that breaks its grammar, and a spec that is no object.
+func (a *LaunchArgs) Check() error {
+	if !ValidID(a.RunID) {
+		return &FieldError{"runId", tokenProblem(a.RunID, whyID)}
+	}
+	if err := needName("name", a.Name); err != nil {
+		return err
+	}
+	if len(a.Spec) > 0 {
+		if n, err := parseJSON(a.Spec); err != nil || n.kind != kindObject {
+			return &FieldError{"spec", "is not an object"}
+		}
+	}
+	return nil
+}
+
+// StopArgs are the arguments of stop (targeted, mode self): an agent ends itself. The answer is
+// DespawnReply.
+type StopArgs struct {
+	Graceful *bool `json:"graceful,omitempty"` // default true
+}
+
+// Roles of a viewer.
+const (
+	AttachWriter   = "writer" // default: may type; one at a time
+	AttachObserver = "observer"
+)
+
+// AttachArgs are the arguments of attach (targeted). All of them are additions of this host: without any,
+// the caller becomes the writer unless there is one.
+type AttachArgs struct {
+	Role     string `json:"role,omitempty"`     // AttachWriter or AttachObserver
+	Takeover bool   `json:"takeover,omitempty"` // of a writer: the present one is made an observer
+	Rows     uint16 `json:"rows,omitempty"`
+	Cols     uint16 `json:"cols,omitempty"`
+}
+
+// Check refuses a role that is not known, and a takeover by an observer.
+func (a *AttachArgs) Check() error {
+	switch {
+	case a.Role != "" && a.Role != AttachWriter && a.Role != AttachObserver:
+		return &FieldError{"role", tokenProblem(a.Role, "is not writer or observer")}
+	case a.Takeover && a.Role == AttachObserver:
+		return &FieldError{"takeover", "has no place with role observer"}
+	}
+	return nil
+}
+
+// DefinePersonaArgs are the arguments of define-persona. There is no member for capabilities: nobody grants
+// themselves any.
+type DefinePersonaArgs struct {
+	Name           string   `json:"name"`
+	Persona        string   `json:"persona"` // text
+	Model          *string  `json:"model,omitempty"`
+	Role           string   `json:"role,omitempty"`
+	Agent          string   `json:"agent,omitempty"`
+	Subscribe      []string `json:"subscribe,omitempty"`
+	AllowSubscribe []string `json:"allowSubscribe,omitempty"`
+	AllowPublish   []string `json:"allowPublish,omitempty"`
+}
+
+// Check refuses an empty name or text, and a list with something else than channels or patterns of them.
+func (a *DefinePersonaArgs) Check() error {
+	if err := needName("name", a.Name); err != nil {
+		return err
+	}
+	if err := needName("persona", a.Persona); err != nil {
+		return err
+	}
+	for _, l := range []struct {
+		field string
+		list  []string
+	}{{"subscribe", a.Subscribe}, {"allowSubscribe", a.AllowSubscribe}, {"allowPublish", a.AllowPublish}} {
+		for i, c := range l.list {
+			if !ValidChannelPattern(c) {
+				return &FieldError{fmt.Sprintf("%s.%d", l.field, i), tokenProblem(c, "is not a channel or a pattern of channels")}
+			}
+		}
+	}
+	return nil
+}
+
+// DefinePersonaReply answers define-persona.
+type DefinePersonaReply struct {
+	Name string `json:"name"`
+	Path string `json:"path"`
+}
+
+// PersonaRow is one persona. Of one that the caller does not own there is the name only.
+type PersonaRow struct {
+	Name        string `json:"name"`
+	Role        string `json:"role,omitempty"`
+	Model       string `json:"model,omitempty"`
+	Description string `json:"description,omitempty"`
+	Owner       string `json:"owner,omitempty"`
+	Persona     string `json:"persona,omitempty"` // show-persona only
+	Error       string `json:"error,omitempty"`   // why it cannot be read; for operators
+}
+
+// ListPersonasReply answers list-personas.
+type ListPersonasReply struct {
+	Personas []PersonaRow `json:"personas"`
+}
+
+// PurgeArgs are the arguments of purge.
+type PurgeArgs struct {
+	IncludeDMs bool `json:"includeDms,omitempty"`
+}
+
+// PurgeReply answers purge with how many messages went.
+type PurgeReply struct {
+	Chat int64  `json:"chat"`
+	DM   *int64 `json:"dm,omitempty"` // with includeDms
+}
