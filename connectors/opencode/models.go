@@ -81,6 +81,9 @@ func (c *Connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.Model
 	if err != nil {
 		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "read the output of `opencode models`: %v", err)
 	}
+	if len(models) == 0 {
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`opencode models` lists none: %s", lastLine(stderr.buf.String()))
+	}
 	return sdk.ModelCatalog{Source: "opencode models (" + filepath.Base(binary) + ")", Models: models}, nil
 }
 

@@ -48,8 +48,8 @@ var reserved = []struct {
 	{"github.com/nats-io/nats.go", []string{"host/bus", "host/broker", "sdk/mesh"}},
 	{"github.com/nats-io/nats-server/v2", []string{"host/broker"}},
 	{"go.etcd.io/bbolt", []string{"host/journal"}},
-	{"github.com/hashicorp/go-plugin", []string{"sdk", "sdk/internal/", "plugins/"}},
-	{"google.golang.org/grpc", []string{"sdk", "sdk/internal/", "plugins/"}},
+	{"github.com/hashicorp/go-plugin", []string{"sdk", "sdk/internal/", "sdk/plugintest", "plugins/", "cmd/cotal-fakeplugin"}},
+	{"google.golang.org/grpc", []string{"sdk", "sdk/internal/", "sdk/plugintest", "plugins/", "cmd/cotal-fakeplugin"}},
 	{"github.com/creack/pty", []string{"runtimes/pty/", "cmd/cotal-opencode-seat"}},
 	{module + "/runtimes/pty/custody", []string{"cmd/cotal-seat", "runtimes/pty/custody/"}},
 }
