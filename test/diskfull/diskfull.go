@@ -1,4 +1,5 @@
-// Package diskfull makes writes fail as a full disk does, for tests of what is left behind.
+// Package diskfull makes writes fail as a full disk does, for tests of what is left behind: by a limit
+// of file sizes for one process (Limit), or by a small disk that is really full (Private, Small).
 package diskfull
 
 import (
@@ -9,6 +10,12 @@ import (
 	"testing"
 )
 
+// Injected is what Private returns where no small disk can be made.
+const Injected = "ENOSPC from failpoints"
+
+// mark holds, in a child, the name of the test it is for.
+const mark = "COTAL_TEST_CHILD"
+
 // InChild runs the calling test once more in a child process and reports whether this is the child. A
 // limit of file sizes holds for a whole process: in the parent it would also stop the log that the test
 // runner itself writes.
@@ -18,7 +25,6 @@ import (
 //	}
 func InChild(t *testing.T) bool {
 	t.Helper()
-	const mark = "COTAL_TEST_CHILD"
 	if os.Getenv(mark) == t.Name() {
 		return true
 	}

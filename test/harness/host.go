@@ -39,8 +39,11 @@ func (w *World) Start(o HostOptions) *Host {
 // Launch starts a host and waits for nothing.
 func (w *World) Launch(o HostOptions) *Host {
 	w.t.Helper()
-	return w.LaunchProgram(filepath.Join(w.Bin, "cotal-host"),
-		append([]string{"serve", "--open", "--root", w.Root}, o.Args...), o)
+	args := append([]string{"serve", "--open", "--root", w.Root}, o.Args...)
+	if w.broker != nil {
+		args = append(args, w.broker.args()...)
+	}
+	return w.LaunchProgram(filepath.Join(w.Bin, "cotal-host"), args, o)
 }
 
 // LaunchProgram starts any program below the warden, in the workspace. Its output is kept and shown
@@ -50,10 +53,19 @@ func (w *World) LaunchProgram(path string, args []string, o HostOptions) *Host {
 	w.mu.Lock()
 	n := len(w.hosts) + 1
 	w.mu.Unlock()
+	h := w.launch(fmt.Sprintf("host%d", n), path, args, o)
+	w.mu.Lock()
+	w.hosts = append(w.hosts, h)
+	w.mu.Unlock()
+	return h
+}
+
+// launch starts a program whose output goes to the files name.out and name.err of the world.
+func (w *World) launch(name, path string, args []string, o HostOptions) *Host {
+	w.t.Helper()
 	h := &Host{
 		w: w, begun: time.Now(),
-		stdout: filepath.Join(w.Dir, fmt.Sprintf("host%d.out", n)),
-		stderr: filepath.Join(w.Dir, fmt.Sprintf("host%d.err", n)),
+		stdout: filepath.Join(w.Dir, name+".out"), stderr: filepath.Join(w.Dir, name+".err"),
 	}
 	env := w.Environ(o.Env...)
 	if o.Failpoints != "" {
@@ -66,9 +78,6 @@ func (w *World) LaunchProgram(path string, args []string, o HostOptions) *Host {
 		w.t.Fatalf("start %s: %v", filepath.Base(path), err)
 	}
 	h.PID = r.PID
-	w.mu.Lock()
-	w.hosts = append(w.hosts, h)
-	w.mu.Unlock()
 	return h
 }
 

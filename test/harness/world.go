@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cotal-ai/cotal-host/test/diskfull"
 )
 
 // World is one workspace with everything its hosts touch: nothing in it is shared with another test
@@ -27,6 +29,8 @@ type World struct {
 	mu      sync.Mutex
 	env     map[string]string
 	hosts   []*Host
+	broker  *Broker // nil: every host has its own inside
+	disks   []*diskfull.Disk
 	orphans string // why an orphan check is left out
 
 	leftoverWait time.Duration // how long the last processes may take to be gone
@@ -118,6 +122,20 @@ func (w *World) Persona(ref, text string) string {
 // SocketDir is where the sockets of seats are.
 func (w *World) SocketDir() string { return filepath.Join(w.RuntimeDir, "cotal") }
 
+// SmallDisk puts directories of this world, which must be empty, on a disk of size bytes. Only in a
+// process that diskfull.Private made, and before the first host is started.
+func (w *World) SmallDisk(size int, dirs ...string) *diskfull.Disk {
+	w.t.Helper()
+	d, err := diskfull.Small(filepath.Join(w.Dir, fmt.Sprintf("disk%d", len(w.disks)+1)), size, dirs...)
+	if d != nil {
+		w.disks = append(w.disks, d)
+	}
+	if err != nil {
+		w.t.Fatalf("make a small disk: %v", err)
+	}
+	return d
+}
+
 // Procs lists every process that this world has running, whoever its parent is now. Zombies, which
 // only wait for their parent, are left out.
 func (w *World) Procs() []Proc {
@@ -165,6 +183,13 @@ func (w *World) Signal(pid int, sig syscall.Signal) {
 	if _, err := w.warden.call(wardenRequest{Op: "signal", PID: pid, Signal: int(sig)}); err != nil {
 		w.t.Fatalf("send %v: %v", sig, err)
 	}
+}
+
+// TrySignal sends a signal to one process of this world; one that is gone, or that the world did not
+// start, is an error.
+func (w *World) TrySignal(pid int, sig syscall.Signal) error {
+	_, err := w.warden.call(wardenRequest{Op: "signal", PID: pid, Signal: int(sig)})
+	return err
 }
 
 // KillPID sends SIGKILL to one process of this world and waits until it is gone.
@@ -235,6 +260,11 @@ func (w *World) end() {
 		if w.t.Failed() {
 			w.dumpLogs()
 		}
+		for _, d := range w.disks {
+			if err := d.Unmount(); err != nil {
+				w.t.Errorf("remove world: %v", err)
+			}
+		}
 		if os.Getenv("COTAL_TEST_KEEP") != "" {
 			w.t.Logf("kept: %s", w.Dir)
 			return
@@ -250,6 +280,11 @@ func (w *World) end() {
 	if why != "" || w.t.Failed() || len(hosts) == 0 {
 		return
 	}
+	if b := w.broker; b != nil {
+		if b.Cont(); !b.Running() {
+			b.Restart()
+		}
+	}
 	var running *Host
 	for _, h := range hosts {
 		if h.Running() {
@@ -257,7 +292,7 @@ func (w *World) end() {
 		}
 	}
 	if running == nil {
-		if len(w.Leftovers()) == 0 {
+		if w.broker == nil && len(w.Leftovers()) == 0 {
 			return
 		}
 		running = w.Launch(HostOptions{})
@@ -277,6 +312,9 @@ func (w *World) end() {
 	}
 	if _, ok := running.WaitExit(DefaultWait); !ok {
 		w.t.Errorf("orphan check: the host still runs after stop --with-agents answered")
+	}
+	if w.broker != nil {
+		w.broker.Kill()
 	}
 	w.AssertNothingLeft()
 }
