@@ -337,3 +337,40 @@ func origin(at string) string {
 	at, _, _ = strings.Cut(at, " in goroutine ")
 	return at
 }
+
+// TestFieldA10_RestartsOfAPluginLeaveNothingInTheHost: neither descriptors nor goroutines nor memory nor a
+// process.
+func TestFieldA10_RestartsOfAPluginLeaveNothingInTheHost(t *testing.T) {
+	restarts := 20
+	if os.Getenv("COTAL_LONG") != "" {
+		restarts = 200
+	}
+	s := &storm{World: harness.New(t), t: t}
+	s.host = s.Start(harness.HostOptions{})
+	for _, p := range s.Status().Plugins {
+		s.names = append(s.names, p.Name)
+		s.PluginPID(p.Name)
+	}
+	for i := range restarts {
+		name := s.names[i%len(s.names)]
+		before := s.PluginPID(name)
+		s.CLI("ext", "restart", name).OK()
+		if now := s.PluginPID(name); now == before {
+			t.Fatalf("plugin %s is still process %d", name, now)
+		}
+		s.AwaitGone(before)
+		s.sample()
+	}
+	s.flat("anonymous memory, KiB", s.mem, memoryGrowth, memoryLate)
+	s.flat("descriptors", s.fds, 1, fdGrowth)
+	after := s.goroutines()
+	s.host = s.Start(harness.HostOptions{})
+	for _, name := range s.names {
+		s.ready(name)
+	}
+	fresh := s.goroutines()
+	t.Logf("goroutines: %d behind %d restarts, %d in a fresh host", len(after), restarts, len(fresh))
+	if len(after) > len(fresh)+fdGrowth {
+		t.Errorf("%d goroutines are left behind the restarts, %d run in a fresh host; too many of:\n%s", len(after), len(fresh), surplus(after, fresh))
+	}
+}
