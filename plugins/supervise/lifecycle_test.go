@@ -209,28 +209,3 @@ func TestSweepersAndCreatorsDoNotDisturbEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 }
-
-func BenchmarkStart(b *testing.B) {
-	root, err := os.MkdirTemp("/tmp", "ct")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer os.RemoveAll(root)
-	f := &fixture{env: map[string]string{"FAKE_DIR": root}}
-	cfg := Config{
-		Entry: f.entry(), BundleDir: filepath.Dir(fakeBinary), RunDir: root,
-		Env: func(name string) (string, bool) { v, ok := f.env[name]; return v, ok },
-	}
-	for b.Loop() {
-		s := New(cfg)
-		s.Start()
-		if _, err := s.Ready(context.Background()); err != nil {
-			b.Fatal(err)
-		}
-		b.StopTimer()
-		if err := s.Stop(context.Background()); err != nil {
-			b.Fatal(err)
-		}
-		b.StartTimer()
-	}
-}

@@ -218,13 +218,17 @@ func atoi(t *testing.T, s string) int {
 }
 
 type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+	mu    sync.Mutex
+	b     bytes.Buffer
+	limit int // 0: none
 }
 
 func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.limit > 0 && l.b.Len() > l.limit {
+		return len(p), nil
+	}
 	return l.b.Write(p)
 }
 

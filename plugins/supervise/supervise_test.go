@@ -437,31 +437,6 @@ func TestKilledHostAtEveryFailpointLeavesNoPlugin(t *testing.T) {
 	}
 }
 
-func TestStartStopLeaksNothing(t *testing.T) {
-	f := newFixture(t)
-	fds := func() int {
-		entries, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(entries)
-	}
-	before := 0
-	for i := range 10 {
-		s := f.start(f.entry())
-		f.ready(s)
-		if err := s.Stop(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		if i == 0 {
-			before = fds()
-		}
-	}
-	if after := fds(); after > before+3 {
-		t.Errorf("%d descriptors after the first life, %d after ten", before, after)
-	}
-}
-
 func TestLongRunDirectoryIsRefusedBeforeAnythingStarts(t *testing.T) {
 	f := newFixture(t)
 	cfg := f.config(f.entry())
