@@ -52,7 +52,7 @@ Exit code 0 when you detach and when the agent ends well or because it was asked
 // attachPlace attaches to wherever the terminal of a seat is.
 func (a *app) attachPlace(ctx context.Context, con *console, p *place, opt attachOptions) error {
 	if p.argv != nil {
-		return a.runClient(ctx, con, p, opt)
+		return a.runClient(context.WithoutCancel(ctx), con, p, opt) // it takes signals itself, too
 	}
 	opt.Screen = p.screen
 	return a.attachTo(ctx, con, p.local, opt)

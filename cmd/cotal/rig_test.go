@@ -16,8 +16,10 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -27,7 +29,26 @@ import (
 // asCotal makes a copy of the test binary be the cotal command.
 const asCotal = "COTAL_TEST_AS_COTAL"
 
+// asClient makes it attach to a seat whose terminal is said to be shown by a program: the arguments.
+const asClient = "COTAL_TEST_AS_CLIENT"
+
+func clientMain(ref string, argv []string) int {
+	a := &app{in: os.Stdin, out: os.Stdout, errw: os.Stderr, outFile: os.Stdout}
+	cmd := &cobra.Command{Use: "attach", RunE: func(cmd *cobra.Command, _ []string) error {
+		row, err := inspect(cmd.Context(), a, ref)
+		if err != nil {
+			return err
+		}
+		return a.attachPlace(cmd.Context(), newConsole(a.in, a.outFile), &place{row: row, argv: argv}, attachOptions{})
+	}}
+	a.target.Flags(cmd)
+	return cli.Main(context.Background(), cmd, []string{}, os.Stderr)
+}
+
 func TestMain(m *testing.M) {
+	if os.Getenv(asClient) != "" {
+		os.Exit(clientMain(os.Args[1], os.Args[2:]))
+	}
 	if os.Getenv(asCotal) != "" {
 		main()
 		return

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
-	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -144,72 +143,4 @@ func printRow(w io.Writer, r wire.AgentRow, argv []string) {
 			line("reaped", "%d %s %s", k.PID, k.Command, k.Signal)
 		}
 	}
-}
-
-func inputCmd(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "input " + seatArg,
-		Short: "Type text into a seat",
-		Long: `Type text into a seat, followed by Return. The text is delivered as it is: nothing in it is a key name
-or a command. A program that has switched on bracketed paste gets it as one paste, so that several lines
-are one message. With --text - the text is standard input, without its last newline.`,
-		Example: `  cotal input reviewer --text 'please look at main.go'
-  cotal input reviewer --text - <question.txt
-  cotal input reviewer --text y --no-enter`,
-		Args: cli.Arg(seatArg, false, seatArg+" --text <text>"),
-	}
-	text := cmd.Flags().String("text", "", "what to type, 1 to 65536 bytes; - reads standard input (required)")
-	cmd.ValidArgsFunction = a.seatNames(false, "starting", "running")
-	noEnter := cmd.Flags().Bool("no-enter", false, "do not press Return after it")
-	asJSON := jsonFlag(cmd, "print one JSON object")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if !cmd.Flags().Changed("text") {
-			return cli.Fail(cli.Usage, "say what to type: cotal input %s --text 'hello'", args[0])
-		}
-		body := *text
-		if body == "-" {
-			b, err := io.ReadAll(io.LimitReader(a.in, wire.MaxText+2))
-			if err != nil {
-				return fmt.Errorf("read standard input: %w", err)
-			}
-			body = strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
-		}
-		if body == "" || len(body) > wire.MaxText {
-			return cli.Fail(cli.Usage, "text has %d bytes; 1 to %d can be typed at once", len(body), wire.MaxText)
-		}
-		return typeInto(cmd, a, args[0], body, !*noEnter, *asJSON)
-	}
-	return cmd
-}
-
-func typeInto(cmd *cobra.Command, a *app, ref, text string, enter, asJSON bool) error {
-	ctx := cmd.Context()
-	c, err := a.target.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	var row wire.AgentRow
-	if err := c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: ref}, &row); err != nil {
-		return err
-	}
-	target, err := cli.TargetOf(row)
-	if err != nil {
-		return err
-	}
-	var reply wire.InputReply
-	err = c.Manager(ctx, mesh.Call{
-		Command: wire.CmdInput, Authz: wire.AuthzAny, Target: target, Args: wire.InputArgs{Text: text, Enter: &enter},
-	}, &reply)
-	if err != nil {
-		if cli.CodeOf(err) == cli.Uncertain {
-			return cli.Fail(cli.Uncertain, "it may or may not have been typed: %w; look with `cotal logs %s` before typing it again", err, row.Name)
-		}
-		return err
-	}
-	if asJSON {
-		return cli.PrintJSON(a.out, reply)
-	}
-	fmt.Fprintf(a.out, "sent %d bytes to %s\n", reply.Bytes, reply.Name)
-	return nil
 }

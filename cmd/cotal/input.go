@@ -1,0 +1,244 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/seat"
+	"github.com/cotal-ai/cotal-host/sdk/terminal"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+const (
+	// waitWindow is how much of the output before the wait is looked at, and kept of what comes: it is more
+	// than a screen.
+	waitWindow = 64 << 10
+	// screenEvery is the pause between two looks at the screen of a runtime that keeps no output.
+	screenEvery = 250 * time.Millisecond
+)
+
+type inputOptions struct {
+	text, waitText string
+	keys           []string
+	noEnter, json  bool
+	wait           time.Duration
+}
+
+func inputCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "input " + seatArg,
+		Short: "Type text into a seat, or press keys",
+		Long: `Type text into a seat, followed by Return. The text is delivered as it is: nothing in it is a key name
+or a command; one line end at its end is taken for the Return. A program that has switched on bracketed paste
+gets it as one paste, so that several lines are one message; control characters are refused then, because
+they could end the paste early. With --text - the text is standard input. No terminal is needed.
+
+--keys presses keys instead: enter, esc, tab, shift-tab, space, backspace, delete, insert, up, down, left,
+right, home, end, pageup, pagedown, f1 to f12, ctrl-a to ctrl-z, or single characters, separated by commas.
+
+--wait-text waits until the seat has printed a text, compared without spaces and control sequences, and types
+then; the last 64 KiB of output count. Not seen within --wait, nothing is typed and the exit code is 1.
+
+While a person types at the seat's terminal nothing else is typed: that is waited for, 2 seconds at most.`,
+		Example: `  cotal input reviewer --text 'please look at main.go'
+  cotal input reviewer --text - <question.txt
+  cotal input reviewer --text y --no-enter
+  cotal input reviewer --keys esc,ctrl-c
+  cotal input reviewer --wait-text 'Do you trust this folder?' --keys enter`,
+		Args: cli.Arg(seatArg, false, seatArg+" --text <text>"),
+	}
+	var opt inputOptions
+	f := cmd.Flags()
+	f.StringVar(&opt.text, "text", "", "what to type, 1 to 65536 bytes; - reads standard input")
+	f.StringSliceVar(&opt.keys, "keys", nil, "keys to press instead, such as esc or ctrl-c,enter")
+	f.BoolVar(&opt.noEnter, "no-enter", false, "do not press Return after the text")
+	f.StringVar(&opt.waitText, "wait-text", "", "type only once the seat has printed this")
+	f.DurationVar(&opt.wait, "wait", 30*time.Second, "how long to wait for --wait-text")
+	f.BoolVar(&opt.json, "json", false, "print one JSON object")
+	cmd.ValidArgsFunction = a.seatNames(false, "starting", "running")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		req, err := opt.request(a.in, f.Changed, args[0])
+		if err != nil {
+			return err
+		}
+		if f.Changed("wait-text") {
+			if err := awaitText(cmd.Context(), a, args[0], opt); err != nil {
+				return err
+			}
+		}
+		return typeInto(cmd.Context(), a, args[0], req, opt.json)
+	}
+	return cmd
+}
+
+// request turns the command line into the arguments of the input command. Every error is a usage error.
+func (opt *inputOptions) request(in io.Reader, given func(string) bool, ref string) (wire.InputArgs, error) {
+	enter := !opt.noEnter
+	switch {
+	case given("text") && given("keys"):
+		return wire.InputArgs{}, cli.Fail(cli.Usage, "--text and --keys are two inputs; send one after the other")
+	case given("keys"):
+		if len(opt.keys) == 0 || len(opt.keys) > wire.MaxKeys {
+			return wire.InputArgs{}, cli.Fail(cli.Usage, "--keys has %d keys; 1 to %d can be pressed at once", len(opt.keys), wire.MaxKeys)
+		}
+		return wire.InputArgs{Keys: opt.keys}, nil
+	case !given("text"):
+		return wire.InputArgs{}, cli.Fail(cli.Usage, "say what to type: cotal input %s --text 'hello', or --keys enter", ref)
+	}
+	if given("wait-text") && len(squeeze([]byte(opt.waitText))) == 0 {
+		return wire.InputArgs{}, cli.Fail(cli.Usage, "--wait-text holds nothing that could be waited for")
+	}
+	body := opt.text
+	if body == "-" {
+		b, err := io.ReadAll(io.LimitReader(in, wire.MaxText+3))
+		if err != nil {
+			return wire.InputArgs{}, fmt.Errorf("read standard input: %w", err)
+		}
+		body = string(b)
+		if !enter || len(body) > wire.MaxText { // the line end of a pipe is none of the text; else the host takes it off
+			body = strings.TrimSuffix(strings.TrimSuffix(body, "\n"), "\r")
+		}
+	}
+	if body == "" || len(body) > wire.MaxText {
+		return wire.InputArgs{}, cli.Fail(cli.Usage, "text has %d bytes; 1 to %d can be typed at once", len(body), wire.MaxText)
+	}
+	return wire.InputArgs{Text: body, Enter: &enter}, nil
+}
+
+// squeeze is text without control sequences, controls and spaces: a screen is drawn with any of them in
+// between.
+func squeeze(text []byte) []byte {
+	var esc terminal.Escaper
+	plain := esc.Flush(esc.Append(nil, text))
+	return bytes.Map(func(r rune) rune {
+		if unicode.IsSpace(r) || unicode.IsControl(r) {
+			return -1
+		}
+		return r
+	}, plain)
+}
+
+// awaitText returns once the seat has printed the text.
+func awaitText(ctx context.Context, a *app, ref string, opt inputOptions) error {
+	want := squeeze([]byte(opt.waitText))
+	if len(want) == 0 {
+		return cli.Fail(cli.Usage, "--wait-text holds nothing that could be waited for")
+	}
+	p, err := locateTerminal(ctx, a, ref, false)
+	if err != nil {
+		return err
+	}
+	wctx, cancel := context.WithTimeout(ctx, opt.wait)
+	defer cancel()
+	if p.argv != nil {
+		err = awaitScreen(wctx, a, p, ref, want)
+	} else {
+		err = awaitOutput(wctx, p.local, want)
+	}
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		return cli.Fail(cli.Refused, "%s did not print %q within %s; nothing was typed", ref, opt.waitText, opt.wait)
+	case errors.Is(err, errNotSeen):
+		return cli.Fail(cli.Refused, "%s has ended and did not print %q; nothing was typed", ref, opt.waitText)
+	}
+	return fmt.Errorf("wait for text of %s: %w; nothing was typed", ref, err)
+}
+
+var errNotSeen = errors.New("the seat has ended")
+
+// awaitOutput reads the output of a seat until the text has come.
+func awaitOutput(ctx context.Context, s *local, want []byte) error {
+	st, err := s.status(ctx)
+	if err != nil {
+		return err
+	}
+	c, err := s.dial(ctx, seat.RoleOutput, max(st.First, st.Next-min(st.Next, waitWindow)), 0, 0)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var text []byte
+	err = c.Run(ctx, seat.Handler{Output: func(_ uint64, p []byte) error {
+		if text = append(text, p...); len(text) > 2*waitWindow {
+			text = append(text[:0], text[len(text)-waitWindow:]...)
+		}
+		if bytes.Contains(squeeze(text), want) {
+			return errEnough
+		}
+		return nil
+	}})
+	switch {
+	case errors.Is(err, errEnough):
+		return nil
+	case err == nil:
+		return errNotSeen
+	}
+	return err
+}
+
+// awaitScreen looks at the screen of a seat until it shows the text.
+func awaitScreen(ctx context.Context, a *app, p *place, ref string, want []byte) error {
+	tick := time.NewTicker(screenEvery)
+	defer tick.Stop()
+	for {
+		if p.screen == nil {
+			return errors.New(p.reason)
+		}
+		if bytes.Contains(squeeze(p.screen.Data), want) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		var err error
+		if p, err = locateTerminal(ctx, a, ref, false); err != nil {
+			return err
+		}
+		if p.argv == nil {
+			return errNotSeen
+		}
+	}
+}
+
+func typeInto(ctx context.Context, a *app, ref string, req wire.InputArgs, asJSON bool) error {
+	c, err := a.target.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var row wire.AgentRow
+	if err := c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: ref}, &row); err != nil {
+		return err
+	}
+	target, err := cli.TargetOf(row)
+	if err != nil {
+		return err
+	}
+	var reply wire.InputReply
+	err = c.Manager(ctx, mesh.Call{Command: wire.CmdInput, Authz: wire.AuthzAny, Target: target, Args: req}, &reply)
+	if err != nil {
+		if cli.CodeOf(err) == cli.Uncertain {
+			return cli.Fail(cli.Uncertain, "it may or may not have been typed: %w; look with `cotal logs %s` before typing it again", err, row.Name)
+		}
+		return err
+	}
+	if asJSON {
+		return cli.PrintJSON(a.out, reply)
+	}
+	fmt.Fprintf(a.out, "sent %d bytes to %s\n", reply.Bytes, reply.Name)
+	return nil
+}
