@@ -65,6 +65,7 @@ type world struct {
 type inproc struct {
 	mu      sync.Mutex
 	runtime sdk.Runtime
+	info    *sdk.Info // instead of what the pty runtime announces
 	down    error
 	conns   map[string]sdk.Connector
 	facts   map[string]sdk.Info
@@ -75,6 +76,9 @@ func (p *inproc) Runtime(context.Context, string) (sdk.Runtime, sdk.Info, error)
 	defer p.mu.Unlock()
 	if p.down != nil {
 		return nil, sdk.Info{}, p.down
+	}
+	if p.info != nil {
+		return p.runtime, *p.info, nil
 	}
 	return p.runtime, pty.Info(), nil
 }
