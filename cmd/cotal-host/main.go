@@ -85,6 +85,7 @@ func versionCmd() *cobra.Command {
 func bundled() []manifest.BundleSpec {
 	return []manifest.BundleSpec{
 		{Name: "pty", Kind: sdk.KindRuntime, Command: "cotal-runtime-pty", Helpers: map[string]string{"seat_sha256": "cotal-seat"}},
+		{Name: "tmux", Kind: sdk.KindRuntime, Command: "cotal-runtime-tmux", Helpers: map[string]string{"holder_sha256": "cotal-tmux-seat"}},
 		{Name: "command", Kind: sdk.KindConnector, Command: "cotal-connector-command"},
 		{Name: "opencode", Kind: sdk.KindConnector, Command: "cotal-connector-opencode", Helpers: map[string]string{"launcher_sha256": "cotal-opencode-seat"}},
 	}
