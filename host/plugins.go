@@ -22,7 +22,6 @@ func (h *Host) RestartPlugin(ctx context.Context, args wire.PluginRestartArgs) (
 	begin := time.Now()
 	kind, done, err := h.catalog.Restart(ctx, kind, args.Name)
 	if err != nil {
-		h.log.Error("plugin not restarted", "plugin", args.Name, "err", err)
 		return wire.PluginRestartReply{}, pluginError(err)
 	}
 	return wire.PluginRestartReply{

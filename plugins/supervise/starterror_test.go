@@ -1,13 +1,27 @@
 package supervise
 
 import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"math/big"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
+	"github.com/cotal-ai/cotal-host/sdk"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
 func TestFieldA3_FailedStartIsFollowedByANewProcess(t *testing.T) {
@@ -163,4 +177,61 @@ func TestABundleRebuiltUnderARunningHostSaysToReload(t *testing.T) {
 	if se.Reason != ReasonDigest || !strings.HasPrefix(se.Fix, "if the bundle was rebuilt or upgraded, let the host read its manifest again: cotal ext reload; ") || !strings.Contains(se.Fix, e.Source) {
 		t.Errorf("got %v", se)
 	}
+}
+
+// The connection of a plugin is for its host alone.
+func TestFieldO12_NobodyElseTalksToAPluginsSocket(t *testing.T) {
+	f := newFixture(t)
+	live := f.ready(f.start(f.entry()))
+	dir := live.proc.dir
+	if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o700 {
+		t.Fatalf("%v, %v, want mode 0700", st, err)
+	}
+	sockets, err := filepath.Glob(filepath.Join(dir, "plugin[0-9]*"))
+	if err != nil || len(sockets) != 1 {
+		t.Fatalf("sockets %v, %v", sockets, err)
+	}
+	for _, c := range []struct {
+		name  string
+		creds credentials.TransportCredentials
+	}{
+		{"without TLS", insecure.NewCredentials()},
+		{"with TLS and no certificate", credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})},
+		{"with a certificate of its own", credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{selfSigned(t)}})},
+	} {
+		conn, err := grpc.NewClient("unix:"+sockets[0], grpc.WithTransportCredentials(c.creds))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(f.ctx(), 5*time.Second)
+		if info, err := sdk.NewClient(conn).Describe(ctx); err == nil {
+			t.Errorf("%s: answered %+v", c.name, info)
+		}
+		cancel()
+		conn.Close()
+	}
+	if os.Getuid() == 0 {
+		ls := exec.Command("/bin/ls", dir)
+		ls.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		if out, err := ls.CombinedOutput(); err == nil {
+			t.Errorf("another user sees the sockets: %s", out)
+		}
+	}
+	if _, err := do(live, f.ctx(), nil); err != nil {
+		t.Errorf("its own host: %v", err)
+	}
+}
+
+func selfSigned(t *testing.T) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
