@@ -6,4 +6,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk"
 )
 
-func main() { sdk.ServeRuntime(pty.Info(), pty.New()) }
+func main() {
+	pty.Mirror()
+	sdk.ServeRuntime(pty.Info(), pty.New())
+}

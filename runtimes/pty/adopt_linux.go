@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/mirror"
 	"github.com/cotal-ai/cotal-host/runtimes/internal/proctree"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
@@ -35,10 +36,13 @@ func (r *Runtime) Adopt(ctx context.Context, req sdk.AdoptRequest) (sdk.SeatStat
 	if err := fpAdoptBegin.Hit(); err != nil {
 		return sdk.SeatStatus{}, unavailable("%v", err)
 	}
-	a := &adoption{s: s, req: req, started: time.Now()}
+	a := &adoption{s: s, req: req, mirror: r.mirror, started: time.Now()}
 	for {
 		st, again, err := a.try(ctx)
 		if err != nil || !again {
+			if err == nil && (st.State == sdk.SeatExited || st.State == sdk.SeatNotFound) {
+				r.mirror.Remove(req.SeatID)
+			}
 			return st, err
 		}
 		if proctree.Pause(ctx, pollEvery) != nil {
@@ -51,6 +55,7 @@ func (r *Runtime) Adopt(ctx context.Context, req sdk.AdoptRequest) (sdk.SeatStat
 type adoption struct {
 	s       *settings
 	req     sdk.AdoptRequest
+	mirror  *mirror.Mirror
 	started time.Time
 	looked  bool // for a file that may have appeared between two looks
 }
@@ -123,6 +128,7 @@ func (a *adoption) welcomed(ctx context.Context, v *view, c *seat.Conn) (sdk.Sea
 	v.remember(now)
 	st, ok := v.live(now)
 	if ok {
+		a.mirror.Add(v.id, v.socket(), v.token)
 		return st, false, nil
 	}
 	if err := v.read(); err != nil {

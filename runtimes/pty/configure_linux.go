@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/mirror"
 	"github.com/cotal-ai/cotal-host/runtimes/internal/sealed"
 	"github.com/cotal-ai/cotal-host/runtimes/internal/seatdir"
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -20,6 +22,8 @@ import (
 // Runtime implements sdk.Runtime, sdk.Watcher, sdk.Lister and sdk.Configurer for seats on a pseudo
 // terminal. The zero value is not usable; see New. Its methods may be called concurrently.
 type Runtime struct {
+	mirror *mirror.Mirror // the screens of the seats this process knows of
+
 	locks seatdir.Locks
 
 	mu  sync.RWMutex
@@ -38,7 +42,11 @@ type settings struct {
 }
 
 // New returns a runtime that waits for Configure.
-func New() *Runtime { return &Runtime{} }
+func New() *Runtime {
+	return &Runtime{mirror: mirror.New(func(format string, args ...any) {
+		fmt.Fprintf(os.Stderr, format+"\n", args...)
+	})}
+}
 
 var (
 	sha256Text = regexp.MustCompile(`^[0-9a-f]{64}$`)

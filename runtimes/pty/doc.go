@@ -16,6 +16,7 @@ package pty
 import (
 	"time"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/mirror"
 	"github.com/cotal-ai/cotal-host/sdk"
 )
 
@@ -58,6 +59,8 @@ const (
 	recordWait = 2 * time.Second
 	// drainLook is how often a watch looks at a seat whose agent has ended and whose exit is not told.
 	drainLook = time.Second
+	// snapshotBudget is below the 1 s the host allows for Snapshot: it falls back to a replay.
+	snapshotBudget = 900 * time.Millisecond
 	// undoTimeout bounds the clean-up of a failed Spawn, whatever became of its context.
 	undoTimeout = 5 * time.Second
 	// pollEvery is the distance of two looks at a process or a file: short against every bound here.
@@ -83,11 +86,16 @@ const (
 	defaultCols = 120
 )
 
+// Mirror is the first statement of the main of a program that serves this runtime: it is started again as
+// the process that draws the screens of its seats. Without it there are no screens, and nobody answers an
+// agent's terminal queries while no terminal is attached.
+func Mirror() { mirror.Main() }
+
 // Info describes the plugin.
 func Info() sdk.Info {
 	return sdk.Info{
 		Name: Name, Kind: sdk.KindRuntime, Version: Version,
-		Capabilities: []sdk.Capability{sdk.CapWatch, sdk.CapList},
+		Capabilities: []sdk.Capability{sdk.CapWatch, sdk.CapList, sdk.CapSnapshot},
 	}
 }
 
@@ -96,4 +104,6 @@ var (
 	_ sdk.Watcher    = (*Runtime)(nil)
 	_ sdk.Lister     = (*Runtime)(nil)
 	_ sdk.Configurer = (*Runtime)(nil)
+
+	_ sdk.Snapshotter = (*Runtime)(nil)
 )

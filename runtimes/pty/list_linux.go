@@ -56,7 +56,7 @@ func (s *settings) listing(id, instance string) (l sdk.SeatListing, ok bool) {
 		l.Problem = err.Error()
 		return l, true
 	}
-	if !v.exists {
+	if !v.exists || v.ofAnother() != nil {
 		return l, false
 	}
 	var known bool

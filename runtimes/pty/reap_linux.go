@@ -65,7 +65,9 @@ func (r *Runtime) Reap(ctx context.Context, req sdk.StopRequest) (sdk.ReapReport
 			return sdk.ReapReport{}, unproven("%v", err)
 		}
 	}
-	err = rp.run(ctx)
+	if err = rp.run(ctx); err == nil {
+		r.mirror.Remove(req.SeatID)
+	}
 	return rp.report, err
 }
 

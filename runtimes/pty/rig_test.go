@@ -47,6 +47,10 @@ var built struct {
 }
 
 func TestMain(m *testing.M) {
+	Mirror()
+	if text := os.Getenv(askerEnv); text != "" {
+		asker(text)
+	}
 	if pidfile := os.Getenv(hiddenEnv); pidfile != "" {
 		hide(pidfile)
 	}

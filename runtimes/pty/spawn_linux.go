@@ -64,6 +64,9 @@ func (r *Runtime) Spawn(ctx context.Context, req sdk.SpawnRequest) (sdk.Handle, 
 		return sdk.Handle{}, unavailable("%v", err)
 	}
 	defer dir.Close()
+	if err := s.checkRuntime(req.SeatID); err != nil {
+		return sdk.Handle{}, err
+	}
 	h, done, err := s.existing(ctx, dir, req)
 	if done || err != nil {
 		return h, err
@@ -72,6 +75,8 @@ func (r *Runtime) Spawn(ctx context.Context, req sdk.SpawnRequest) (sdk.Handle, 
 	if h, err = sp.run(ctx); err != nil {
 		return sdk.Handle{}, sp.undo(err)
 	}
+	// Before the agent runs: its first questions come within milliseconds.
+	r.mirror.Add(req.SeatID, s.socketPath(req.SeatID), sp.token[:])
 	return h, nil
 }
 
@@ -122,6 +127,15 @@ func (s *settings) checkSpawn(req *sdk.SpawnRequest) error {
 		req.Cols = defaultCols
 	}
 	return nil
+}
+
+// checkRuntime refuses a seat that was made for another runtime.
+func (s *settings) checkRuntime(id string) error {
+	v, err := s.look(id, sdk.Handle{}, "")
+	if err != nil {
+		return err
+	}
+	return v.ofAnother()
 }
 
 // claimDir opens the seat's directory, making it when it is missing, and takes its lock.

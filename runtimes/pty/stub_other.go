@@ -47,6 +47,11 @@ func (*Runtime) Watch(context.Context, sdk.WatchRequest, func(sdk.SeatStatus) er
 	return unsupported()
 }
 
+// Snapshot refuses.
+func (*Runtime) Snapshot(context.Context, sdk.SnapshotRequest) (sdk.Snapshot, error) {
+	return sdk.Snapshot{}, unsupported()
+}
+
 // List refuses.
 func (*Runtime) List(context.Context, sdk.ListRequest) ([]sdk.SeatListing, error) {
 	return nil, unsupported()

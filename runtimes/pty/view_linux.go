@@ -132,11 +132,22 @@ func (v *view) fence() uint64 {
 
 // admit refuses a caller that has no say over this seat.
 func (v *view) admit(instance string, fence uint64) error {
+	if err := v.ofAnother(); err != nil {
+		return err
+	}
 	if o, known := v.owner(); known && o.InstanceID != instance {
 		return sdk.Errorf(sdk.ErrNotOurs, "seat %s (%s) belongs to host instance %s", v.id, o.Alias, o.InstanceID)
 	}
 	if f := v.fence(); f > fence {
 		return staleFence(v.id, f, fence)
+	}
+	return nil
+}
+
+// ofAnother refuses a seat whose directory was made for another runtime.
+func (v *view) ofAnother() error {
+	if v.intentErr == nil && v.intent.Runtime != "" && v.intent.Runtime != Name {
+		return sdk.Errorf(sdk.ErrNotOurs, "seat %s is one of the %s runtime", v.id, v.intent.Runtime)
 	}
 	return nil
 }
@@ -240,7 +251,7 @@ func (v *view) live(s seat.Status) (sdk.SeatStatus, bool) {
 		st.Agent = identityOf(s.Agent)
 	}
 	st.First, st.Next, st.Rows, st.Cols = s.First, s.Next, s.Rows, s.Cols
-	st.Attached = int(s.Attached)
+	st.Attached, st.Modes = int(s.Attached), s.Modes
 	switch s.State {
 	case seat.StatePrepared:
 		st.State = sdk.SeatPrepared

@@ -502,6 +502,13 @@ func (c *Conn) Input(ctx context.Context, p []byte) (int, error) {
 	}
 }
 
+// Answer types what a terminal says to a question of the agent, for a connection with RoleMirror. at is
+// the offset of the first byte of the question. The seat types it if the question is in AskFrom..AskTo at
+// that moment, which happens once, and says nothing either way. It does not wait.
+func (c *Conn) Answer(at uint64, p []byte) error {
+	return c.write(TypeAnswer, 1, AppendAnswer(nil, at, p))
+}
+
 // Resize sets the size of the terminal. Errors: as for Input, without ErrBusy and ErrLineTooLong.
 func (c *Conn) Resize(ctx context.Context, rows, cols uint16) error {
 	_, err := c.request(ctx, TypeResize, AppendSize(nil, rows, cols))

@@ -116,6 +116,10 @@ type Status struct {
 	Typed uint32 // milliseconds since a terminal last typed, at least 1; 0: none has, or not said
 	Lines Lines  // whether the program reads whole lines
 	Line  uint16 // with LinesOn: bytes of the unfinished line
+
+	// The mirror's questions: those whose first byte has an offset from AskFrom on and below AskTo. Those
+	// below were answered, or are nobody's; those from AskTo on are the terminal's.
+	AskFrom, AskTo uint64
 }
 
 // Lines says whether the agent's terminal hands its input on by whole lines (canonical mode), of which it

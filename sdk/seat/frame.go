@@ -27,6 +27,7 @@ const (
 	TypeGap      Type = 0x21
 	TypeExit     Type = 0x22
 	TypeOptional Type = 0x80
+	TypeAnswer   Type = 0x80
 )
 
 // Results in INPUT_ACK.
@@ -177,7 +178,8 @@ func (d *dec) status() Status {
 
 // appendNews appends a status with what was added to it later: the EXIT frame has more behind its own.
 func appendNews(b []byte, s Status) []byte {
-	return put16(append(put32(appendStatus(b, s), s.Typed), byte(s.Lines)), s.Line)
+	b = put16(append(put32(appendStatus(b, s), s.Typed), byte(s.Lines)), s.Line)
+	return put64(put64(b, s.AskFrom), s.AskTo)
 }
 
 // LinesOf and TypedOf are how a seat fills Status.Lines, Line and Typed.
@@ -200,6 +202,9 @@ func (d *dec) news() Status {
 	s := d.status()
 	if len(d.p) > 0 {
 		s.Typed, s.Lines, s.Line = d.u32(), Lines(d.u8()), d.u16()
+	}
+	if len(d.p) > 0 {
+		s.AskFrom, s.AskTo = d.u64(), d.u64()
 	}
 	return s
 }
@@ -340,4 +345,15 @@ func DecodeExit(p []byte) (Status, ExitRecord, error) {
 		}
 	}
 	return s, x, d.err("exit")
+}
+
+// AppendAnswer appends the body of ANSWER: what a terminal says to the question whose first byte has
+// offset at.
+func AppendAnswer(b []byte, at uint64, p []byte) []byte { return append(put64(b, at), p...) }
+
+// DecodeAnswer decodes the body of ANSWER. p aliases body.
+func DecodeAnswer(body []byte) (at uint64, p []byte, err error) {
+	d := dec{p: body}
+	at = d.u64()
+	return at, d.p, d.err("answer")
 }

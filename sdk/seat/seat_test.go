@@ -45,19 +45,19 @@ func TestEveryFrameComesBackAsItWent(t *testing.T) {
 		t.Errorf("hello %+v %v", got, err)
 	}
 	news := sampleStatus
-	news.Typed, news.Lines, news.Line = 1500, LinesOn, 4095
+	news.Typed, news.Lines, news.Line, news.AskFrom, news.AskTo = 1500, LinesOn, 4095, 1<<40, FromLive
 	welcome := payload(AppendWelcome(nil, 1, news), TypeWelcome)
 	if v, s, err := DecodeWelcome(welcome); err != nil || v != 1 || s != news {
 		t.Errorf("welcome %d %+v %v", v, s, err)
 	}
-	if v, s, err := DecodeWelcome(welcome[:len(welcome)-7]); err != nil || v != 1 || s != sampleStatus {
+	if v, s, err := DecodeWelcome(welcome[:len(welcome)-7-16]); err != nil || v != 1 || s != sampleStatus {
 		t.Errorf("welcome of a seat from before the last fields: %d %+v %v", v, s, err)
 	}
 	status := payload(AppendStatus(nil, 8, news), TypeStatus)
 	if id, s, err := DecodeStatus(status); err != nil || id != 8 || s != news {
 		t.Errorf("status %d %+v %v", id, s, err)
 	}
-	if id, s, err := DecodeStatus(status[:len(status)-7]); err != nil || id != 8 || s != sampleStatus {
+	if id, s, err := DecodeStatus(status[:len(status)-7-16]); err != nil || id != 8 || s != sampleStatus {
 		t.Errorf("status of a seat from before the last fields: %d %+v %v", id, s, err)
 	}
 	e := &Error{Code: CodeExec, Outcome: OutcomeNotExecuted, Text: "no such file"}
@@ -98,7 +98,8 @@ func TestACutPayloadIsAnErrorAndNeverAPanic(t *testing.T) {
 	} {
 		typ, p, _, _ := NextFrame(b)
 		for n := range p {
-			old := (typ == TypeStatus || typ == TypeWelcome) && n == len(p)-7 // of a seat that does not say more
+			// Of seats that do not say more.
+			old := (typ == TypeStatus || typ == TypeWelcome) && (n == len(p)-16 || n == len(p)-16-7)
 			if decodeAny(typ, p[:n]) == nil && !old {
 				t.Errorf("type %x cut to %d of %d bytes is no error", typ, n, len(p))
 			}

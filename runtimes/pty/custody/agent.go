@@ -47,6 +47,7 @@ func (s *server) start() error {
 	s.mu.Lock()
 	s.state, s.agent = seat.StateRunning, agent
 	close(s.begun)
+	s.questions.Left(seat.RoleMirror, time.Now()) // one that is on its way sees the first questions
 	s.news()
 	s.mu.Unlock()
 	go s.readTerminal(pty)

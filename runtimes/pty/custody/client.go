@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,7 +35,7 @@ type client struct {
 	fence     uint64
 	cursor    uint64 // next output byte to send
 	resuming  bool   // has not caught up since it came
-	stalled   bool   // not waited for
+	stalled   bool   // not waited for; a mirror never is
 	handed    bool   // writeLoop sends, and nobody else
 	closed    bool
 	statusDue bool
@@ -169,7 +170,7 @@ func (c *client) frame(mayRead bool) []byte {
 	}
 	c.cursor += uint64(n)
 	if c.lag() <= lagLow {
-		c.stalled, c.resuming = false, false
+		c.stalled, c.resuming = c.role.Has(seat.RoleMirror), false
 	}
 	seat.AppendOutputHeader(c.buf[:0], from, n)
 	return c.buf[:outputHead+n]
@@ -196,6 +197,7 @@ func (c *client) drop() {
 	}
 	s := c.s
 	c.closed = true
+	s.questions.Left(c.role, time.Now())
 	s.clients = slices.DeleteFunc(s.clients, func(o *client) bool { return o == c })
 	if s.writer == c {
 		s.writer = nil

@@ -24,7 +24,7 @@ type typed struct {
 // The kernel takes about 4 KiB from a program that does not read; up to 64 KiB wait here, and more is
 // refused as busy. mu is held.
 func (s *server) typeIn(c *client, id uint32, p []byte) *seat.Error {
-	if !c.role.Has(seat.RoleInput) {
+	if c.role&(seat.RoleInput|seat.RoleMirror) == 0 {
 		return forbidden("this connection is read-only")
 	}
 	if e := s.stale(c); e != nil {
@@ -47,12 +47,24 @@ func (s *server) typeIn(c *client, id uint32, p []byte) *seat.Error {
 		}
 		s.line = line
 	}
+	if c == s.writer {
+		s.questions.Reacted(s.ring.next)
+	}
 	if c == s.writer && !terminal.IsReport(p) {
 		s.typedAt = time.Now()
 	}
 	s.queue = append(s.queue, typed{c: c, id: id, p: append([]byte(nil), p...)})
 	if !s.typeSome() {
 		kick(s.typeCh)
+	}
+	return nil
+}
+
+// onAnswer types what the mirror says to a question, if that is the mirror's. mu is held.
+func (s *server) onAnswer(c *client, id uint32, body []byte) *seat.Error {
+	at, p, err := seat.DecodeAnswer(body)
+	if err == nil && c.role.Has(seat.RoleMirror) && s.questions.Take(at) {
+		_ = s.typeIn(c, id, p) // an agent that has ended asks nothing
 	}
 	return nil
 }

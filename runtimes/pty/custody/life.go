@@ -25,23 +25,22 @@ const (
 
 // server is one seat.
 type server struct {
-	id       string
-	launch   *seat.Launch
-	self     seat.Identity
-	log      *logFile
-	listen   int                  // the socket
-	modes    terminal.ModeScanner // used by the pty reader alone, as are the next two
-	second   time.Time            // the second it counts its waiting in
-	patience time.Duration        // what is left of that
-	modeBits atomic.Uint32
-	hurry    atomic.Bool    // a host asked for KILL: leftovers get no grace
-	children chan os.Signal // a child may have ended
-	asks     chan ask       // taken while the seat is prepared
-	begun    chan struct{}  // closed when it is not any more
-	outEnd   chan struct{}  // closed when the pty reader has ended
-	acked    chan struct{}  // a host has taken the exit record over
-	spillCh  chan struct{}  // wakes the spill
-	typeCh   chan struct{}  // wakes the input queue
+	id              string
+	launch          *seat.Launch
+	self            seat.Identity
+	log             *logFile
+	listen          int                  // the socket
+	modes           terminal.ModeScanner // used by the pty reader alone, as are the next two
+	second          time.Time            // the second it counts its waiting in
+	patience        time.Duration        // what is left of that
+	modeBits        atomic.Uint32
+	hurry           atomic.Bool    // a host asked for KILL: leftovers get no grace
+	children        chan os.Signal // a child may have ended
+	asks            chan ask       // taken while the seat is prepared
+	begun           chan struct{}  // closed when it is not any more
+	outEnd          chan struct{}  // closed when the pty reader has ended
+	acked           chan struct{}  // a host has taken the exit record over
+	spillCh, typeCh chan struct{}  // wake the spill, and the input queue
 
 	mu         sync.Mutex // guards everything below
 	state      seat.State
@@ -59,6 +58,7 @@ type server struct {
 	line       int       // bytes of the unfinished line, while the terminal is in canonical mode
 	typedAt    time.Time // when a terminal last typed
 	rows, cols uint16
+	questions  seat.Questions
 }
 
 // ask is a COMMIT, or a stop, of a prepared seat.
@@ -208,21 +208,12 @@ func (s *server) record(x *seat.ExitRecord) {
 // status is called with mu held. c is the connection it is for.
 func (s *server) status(c *client) seat.Status {
 	st := seat.Status{
-		State:        s.state,
-		First:        s.oldest(),
-		Next:         s.ring.next,
-		Seat:         s.self,
-		Agent:        s.agent,
-		Code:         int32(s.exit.Code), // all zero before the exit
-		CodeKnown:    s.exit.CodeKnown,
-		Rows:         s.rows,
-		Cols:         s.cols,
-		Role:         c.role,
-		Modes:        s.modeBits.Load(),
-		Fence:        s.fence,
-		InputPending: uint32(s.untyped()),
-		Typed:        seat.TypedOf(s.typedAt),
+		State: s.state, Seat: s.self, Agent: s.agent, Role: c.role, Rows: s.rows, Cols: s.cols,
+		First: s.oldest(), Next: s.ring.next, Modes: s.modeBits.Load(), Fence: s.fence,
+		Code: int32(s.exit.Code), CodeKnown: s.exit.CodeKnown, // zero before the exit
+		InputPending: uint32(s.untyped()), Typed: seat.TypedOf(s.typedAt),
 	}
+	st.AskFrom, st.AskTo = s.questions.Range()
 	if s.exit.Signal != "" {
 		st.Signal = uint8(s.exit.Code - 128)
 	}
@@ -246,6 +237,7 @@ func (s *server) status(c *client) seat.Status {
 // news tells every connection that the status changed. mu is held. The frame is built when it is
 // sent, so that a slow viewer gets the newest status once and not a queue of old ones.
 func (s *server) news() {
+	s.questions.Terminal(s.writer != nil && s.writer.role.Has(seat.RoleTerminal), s.ring.next)
 	for _, c := range s.clients {
 		c.statusDue = true
 		c.push()

@@ -82,21 +82,14 @@ func newServer(id string, l *seat.Launch) *server {
 	l.RingBytes, l.SpillBytes = max(cmp.Or(l.RingBytes, 1<<20), minRing), max(cmp.Or(l.SpillBytes, 8<<20), minRing)
 	l.PrepareTimeoutMs, l.ExitLingerMs = cmp.Or(l.PrepareTimeoutMs, 30_000), cmp.Or(l.ExitLingerMs, 24*3600*1000)
 	s := &server{
-		id:       id,
-		launch:   l,
+		id: id, launch: l,
 		log:      &logFile{path: l.Dir + "/seat.log"},
-		children: make(chan os.Signal, 1),
-		asks:     make(chan ask),
-		begun:    make(chan struct{}),
-		outEnd:   make(chan struct{}),
-		acked:    make(chan struct{}, 1),
-		spillCh:  make(chan struct{}, 1),
-		typeCh:   make(chan struct{}, 1),
-		state:    seat.StatePrepared,
-		spill:    &spill{path: l.Dir + "/ring", cap: uint64(l.SpillBytes)},
-		fence:    l.Fence,
-		rows:     l.Rows,
-		cols:     l.Cols,
+		children: make(chan os.Signal, 1), asks: make(chan ask),
+		begun: make(chan struct{}), outEnd: make(chan struct{}), acked: make(chan struct{}, 1),
+		spillCh: make(chan struct{}, 1), typeCh: make(chan struct{}, 1),
+		state: seat.StatePrepared,
+		spill: &spill{path: l.Dir + "/ring", cap: uint64(l.SpillBytes)},
+		fence: l.Fence, rows: l.Rows, cols: l.Cols,
 	}
 	s.drained = sync.NewCond(&s.mu)
 	return s

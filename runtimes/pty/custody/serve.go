@@ -128,9 +128,10 @@ func (s *server) hello(f *os.File, fd int, in *seat.FrameReader) (*client, *seat
 	} else if len(s.clients) >= maxViewers {
 		return nil, seat.Refuse(seat.CodeLimit, strconv.Itoa(len(s.clients))+" connections are open")
 	}
+	s.questions.Came(c.role, s.ring.next, time.Now())
 	c.cursor = min(h.From, s.ring.next)
 	c.resuming = c.cursor < s.ring.next
-	c.stalled = c.resuming
+	c.stalled = c.resuming || c.role.Has(seat.RoleMirror)
 	if h.Rows != 0 && h.Cols != 0 {
 		_ = s.resize(c, h.Rows, h.Cols) // who may not keeps the size there is
 	}
@@ -172,7 +173,7 @@ func (s *server) lease(c *client, takeover bool) *seat.Error {
 
 // resize sets the terminal's size for the writer or a host.
 func (s *server) resize(c *client, rows, cols uint16) *seat.Error {
-	if s.writer != c && !c.role.Has(seat.RoleControl) {
+	if s.writer != c && !c.role.Has(seat.RoleControl) && !(s.writer == nil && c.role.Has(seat.RoleMirror)) {
 		return forbidden("only the writer and the host set the size")
 	}
 	if e := s.stale(c); e != nil {
@@ -196,6 +197,7 @@ var requests = map[seat.Type]struct {
 	seat.TypeCommit:  {true, (*server).onCommit},
 	seat.TypeSignal:  {true, (*server).onSignal},
 	seat.TypeAckExit: {true, (*server).onAckExit},
+	seat.TypeAnswer:  {false, (*server).onAnswer},
 }
 
 // request reads and handles one frame. An error ends the connection.
@@ -226,7 +228,7 @@ func (s *server) request(c *client, in *seat.FrameReader) error {
 	}
 	if refusal != nil {
 		c.answer(seat.AppendError(nil, id, refusal))
-	} else if t != seat.TypeInput {
+	} else if t != seat.TypeInput && t != seat.TypeAnswer {
 		c.answer(seat.AppendStatus(nil, id, s.status(c)))
 	}
 	for len(c.answers) > maxOwed && !c.closed { // answers that nobody reads must not pile up

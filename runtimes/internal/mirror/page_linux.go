@@ -1,0 +1,69 @@
+package mirror
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// newPage makes the shared page and the file to hand on.
+func newPage() (page, *os.File, error) {
+	fd, err := unix.MemfdCreate("cotal-mirror", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make shared page: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "cotal-mirror")
+	if err := f.Truncate(pageSize); err != nil {
+		f.Close()
+		return nil, nil, fmt.Errorf("make shared page: %w", err)
+	}
+	p, err := mapPage(fd)
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return p, f, nil
+}
+
+func mapPage(fd int) (page, error) {
+	p, err := unix.Mmap(fd, 0, pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map shared page: %w", err)
+	}
+	return p, nil
+}
+
+func (p page) close() {
+	if p != nil {
+		_ = unix.Munmap(p)
+	}
+}
+
+// threadCPU is the CPU time of the calling thread.
+func threadCPU() time.Duration { return cpu(unix.CLOCK_THREAD_CPUTIME_ID) }
+
+// processCPU is the CPU time of this process.
+func processCPU() time.Duration { return cpu(unix.CLOCK_PROCESS_CPUTIME_ID) }
+
+func cpu(clock int32) time.Duration {
+	var ts unix.Timespec
+	if unix.ClockGettime(clock, &ts) != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}
+
+// residentKB is the resident memory of a process.
+func residentKB(pid int) int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0
+	}
+	var size, resident int
+	if _, err := fmt.Sscan(string(text), &size, &resident); err != nil {
+		return 0
+	}
+	return resident * os.Getpagesize() / 1024
+}
