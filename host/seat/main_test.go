@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -65,17 +67,25 @@ type world struct {
 type inproc struct {
 	mu      sync.Mutex
 	runtime sdk.Runtime
-	info    *sdk.Info // instead of what the pty runtime announces
+	info    *sdk.Info        // instead of what the pty runtime announces
+	others  map[string]error // further runtimes, and why each does not start
+	other   sdk.Runtime      // what they are
 	down    error
 	conns   map[string]sdk.Connector
 	facts   map[string]sdk.Info
 }
 
-func (p *inproc) Runtime(context.Context, string) (sdk.Runtime, sdk.Info, error) {
+func (p *inproc) Runtime(_ context.Context, name string) (sdk.Runtime, sdk.Info, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if err := p.others[name]; err != nil {
+		return nil, sdk.Info{}, err
+	}
 	if p.down != nil {
 		return nil, sdk.Info{}, p.down
+	}
+	if _, ok := p.others[name]; ok {
+		return p.other, sdk.Info{Name: name, Kind: sdk.KindRuntime}, nil
 	}
 	if p.info != nil {
 		return p.runtime, *p.info, nil
@@ -83,7 +93,20 @@ func (p *inproc) Runtime(context.Context, string) (sdk.Runtime, sdk.Info, error)
 	return p.runtime, pty.Info(), nil
 }
 
-func (p *inproc) Runtimes() []string { return []string{"pty"} }
+func (p *inproc) Runtimes() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append(slices.Collect(maps.Keys(p.others)), "pty")
+}
+
+// also adds a runtime; err is why it does not start.
+func (p *inproc) also(name string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.others = map[string]error{name: err}
+}
+
+var errQuarantined = sdk.Errorf(sdk.ErrUnavailable, "plugin pty is quarantined")
 
 func (p *inproc) Connector(_ context.Context, name string) (sdk.Connector, sdk.Info, error) {
 	p.mu.Lock()
@@ -167,7 +190,7 @@ func (w *world) boot() []seat.Verdict {
 	w.goals = goal.NewStore(w.journal, w.events.publish)
 	w.set = seat.New(seat.Config{
 		InstanceID: w.instanceID, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: w.seatRoot, EndedDir: filepath.Join(w.dir, "ended"), MaxSeats: w.max,
-		Journal: w.journal, Goals: w.goals, Plugins: w.plugins, Agent: "command",
+		Journal: w.journal, Goals: w.goals, Plugins: w.plugins, Agent: "command", Health: 50 * time.Millisecond,
 		Log: hclog.New(&hclog.LoggerOptions{Output: testWriter{w.t}, Level: hclog.Debug}),
 	})
 	verdicts, err := w.set.Recover(context.Background())

@@ -506,8 +506,10 @@ func TestAStopThatFailedIsTriedAgain(t *testing.T) {
 	w := newWorld(t)
 	acc := w.run("later", `[{"hang": true}]`)
 	w.plugins.setDown(sdk.Errorf(sdk.ErrUnavailable, "the runtime is away"))
-	if _, err := w.stop(acc, false); err == nil {
-		t.Fatal("a stop without a runtime succeeded")
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if stopped, left := w.set.StopAll(ctx); len(stopped) != 0 || len(left) != 1 || left[0].LifecycleUID != acc.UID {
+		t.Fatalf("a stop without a runtime: %+v, left %+v", stopped, left)
 	}
 	if row := w.row("later"); row.Status != "stopping" || row.Reason == "" {
 		t.Errorf("row %+v; want stopping, with the reason", row)

@@ -138,11 +138,14 @@ func (a *actor) answerWaiters(err error) {
 }
 
 // Despawn ends one seat for a caller who named its principal and life.
-// Errors: expired (no live seat with that life), failed-precondition with outcome unknown when the end
-// could not be proved.
+// Errors: expired (no live seat with that life), unavailable and not executed (its runtime does not answer:
+// nothing was begun), failed-precondition with outcome unknown when the end could not be proved.
 func (s *Set) Despawn(ctx context.Context, target wire.Target, args wire.DespawnArgs) (wire.DespawnReply, error) {
 	a, err := s.target(target)
 	if err != nil {
+		return wire.DespawnReply{}, err
+	}
+	if err := a.stoppable(ctx); err != nil {
 		return wire.DespawnReply{}, err
 	}
 	graceful := args.Graceful == nil || *args.Graceful
@@ -167,6 +170,20 @@ func (s *Set) Despawn(ctx context.Context, target wire.Target, args wire.Despawn
 	reply.Stopped = true
 	reply.Report = reportOf(report)
 	return reply, nil
+}
+
+// stoppable refuses a stop that could not begin: a seat that runs, of a runtime that cannot be called. A stop
+// that has begun is joined in any case.
+func (a *actor) stoppable(ctx context.Context) error {
+	snap := a.snapshot()
+	if snap.State != Running && snap.State != Unknown {
+		return nil
+	}
+	if _, _, err := a.set.cfg.Plugins.Runtime(ctx, snap.Row.Runtime); err != nil {
+		return wire.Refuse(wire.CodeUnavailable, "runtime %s does not answer: %v; nothing was done to %s. Restart the plugin: cotal ext restart %s   then stop it again",
+			snap.Row.Runtime, err, snap.Row.Alias, snap.Row.Runtime)
+	}
+	return nil
 }
 
 // stopError says that an end is not proved, and what that means.
