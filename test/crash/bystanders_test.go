@@ -130,9 +130,7 @@ func TestFieldC12_ATeardownKillsOnlyVerifiedIds(t *testing.T) {
 		if got := sessions(); got != "cotal worker" {
 			t.Errorf("the user's sessions are %q after the teardown", got)
 		}
-		for _, p := range w.ProcsLike(tmux) {
-			others = append(others, p)
-		}
+		others = append(others, w.ProcsLike(tmux)...)
 	}
 	finish(t, w, others)
 }

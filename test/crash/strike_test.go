@@ -223,7 +223,7 @@ func (s *strike) pretended() map[string]string {
 // ask runs a command while the fault holds: it answers, or says that nobody does, in time.
 func (s *strike) ask() {
 	r := s.w.CLI("ps", "--timeout", "1500ms")
-	slow := max(answerWithin, 3*s.w.boot) // a machine that is slow with nothing wrong is measured by itself
+	slow := time.Duration(overload() * float64(answerWithin))
 	if answers := r.Code == 0 || r.Code == 3; r.Took > slow || !answers {
 		s.w.t.Errorf("a command during the fault: want an answer, or that nobody answers, within %v: %v", slow, r)
 	}

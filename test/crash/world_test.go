@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -25,6 +26,7 @@ type world struct {
 	armed  harness.HostOptions
 	marker string // exists once the fault has struck
 	caller wire.Caller
+	client *mesh.Client // nil: the next call connects
 	// graceful stops begin with the polite signal; the others kill at once.
 	graceful bool
 	types    bool // the life types something into a seat
@@ -53,10 +55,12 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{
+	w := &world{
 		World: harness.New(t), t: t, caller: caller, goals: map[string]wire.GoalResult{}, wait: harness.DefaultWait,
 		active: func() bool { return false }, mayDie: func(string) bool { return false },
 	}
+	t.Cleanup(w.hangUp)
+	return w
 }
 
 // prepare makes the life of this world one that reaches a failpoint.
@@ -100,8 +104,7 @@ func (w *world) lastRestart() {
 	w.host = w.Launch(w.armed)
 	w.ready()
 	w.checkInvariants("after the last restart")
-	// A machine that needs seconds for a boot with nothing wrong is measured by itself.
-	took, limit := time.Since(begun), max(steadyWithin, 5*w.boot)
+	took, limit := time.Since(begun), time.Duration(overload()*float64(max(steadyWithin, 5*w.boot)))
 	if took > limit {
 		w.t.Errorf("invariant %q broken: it took %v, at most %v are allowed", invSteady, took, limit)
 	}
@@ -110,6 +113,19 @@ func (w *world) lastRestart() {
 			w.t.Errorf("invariant %q broken: %s was started %d times", invOne, name, n)
 		}
 	}
+}
+
+// overload is how much longer something takes on this machine than when it has a processor to itself
+// for every process that wants one; 1 when it has. A limit that people feel is held on such a machine,
+// and not by making a busy one fail.
+func overload() float64 {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 1
+	}
+	var load float64
+	_, _ = fmt.Sscan(string(text), &load)
+	return max(1, 2*load/float64(runtime.NumCPU()))
 }
 
 // starts is a script that leaves one line per execution, and then goes on.
@@ -167,17 +183,21 @@ func answered(err error) bool {
 	return errors.As(err, &werr) && werr.Code != wire.CodeUnavailable && werr.Code != wire.CodeDeadlineExceeded
 }
 
+// once makes one attempt. The connection is kept for the next call: one that outlives a fault must work
+// as well as a new one.
 func (w *world) once(c mesh.Call, out any) error {
-	e := w.Endpoint()
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 	defer cancel()
-	cl, err := mesh.Connect(ctx, mesh.Config{
-		URL: e.URL, TokenFile: e.TokenFile, Space: e.Space, Caller: w.caller, Timeout: 2 * time.Second,
-	})
-	if err != nil {
-		return err
+	if w.client == nil {
+		e := w.Endpoint()
+		cl, err := mesh.Connect(ctx, mesh.Config{
+			URL: e.URL, TokenFile: e.TokenFile, Space: e.Space, Caller: w.caller, Timeout: 2 * time.Second,
+		})
+		if err != nil {
+			return err
+		}
+		w.client = cl
 	}
-	defer cl.Close()
 	done := make(chan struct{})
 	go func() { // a killed host never answers: do not wait for it
 		defer cancel()
@@ -194,8 +214,18 @@ func (w *world) once(c mesh.Call, out any) error {
 	}()
 	defer close(done)
 	c.Endpoint, c.Deadline = wire.EndpointManager, 15*time.Second
-	_, err = cl.Call(ctx, c, out)
+	_, err := w.client.Call(ctx, c, out)
+	if err != nil && !answered(err) {
+		w.hangUp()
+	}
 	return err
+}
+
+func (w *world) hangUp() {
+	if w.client != nil {
+		w.client.Close()
+		w.client = nil
+	}
 }
 
 // spawnAndCheck spawns a seat, through as many hosts as it takes, and waits for the one terminal. The
