@@ -89,7 +89,7 @@ type Persona struct {
 func Dir(root string) string { return filepath.Join(root, ".cotal", "agents") }
 
 // CheckName returns an error that states the rule when s cannot name a seat: 1 to 128 characters of
-// [A-Za-z0-9_-].
+// [A-Za-z0-9_-], the first of them no dash: a name must not be taken for an option.
 func CheckName(s string) error {
 	if s == "" {
 		return errors.New("a name is needed")
@@ -101,6 +101,9 @@ func CheckName(s string) error {
 		if !nameChar(s[i]) {
 			return fmt.Errorf("%q is not a name: only letters, digits, _ and - are allowed", s)
 		}
+	}
+	if s[0] == '-' {
+		return fmt.Errorf("%q is not a name: it must not begin with a dash", s)
 	}
 	return nil
 }

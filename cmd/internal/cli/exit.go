@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -219,6 +220,8 @@ func OneLine(text string) string {
 			b.WriteString("; ")
 		case r < 0x20 || r == 0x7f || r >= 0x80 && r < 0xa0:
 			fmt.Fprintf(&b, "\\x%02x", r)
+		case unicode.Is(unicode.Bidi_Control, r), r == 0x2028, r == 0x2029: // text that reads other than it is
+			fmt.Fprintf(&b, "\\u%04x", r)
 		default:
 			b.WriteRune(r)
 		}
