@@ -25,6 +25,7 @@ const (
 	MaxOutput   = 64 << 10 // output bytes in one OUTPUT frame
 	MaxInput    = 64 << 10 // input bytes in one INPUT frame, and in the seat's input queue
 	MaxLine     = 4095     // bytes of one line to a terminal in canonical mode, its end not counted
+	MaxSize     = 1000     // rows and columns of a terminal; programs allocate by them
 	MaxSocket   = 107      // bytes of a unix socket path on Linux; sun_path has 108 with the final zero
 	TokenBytes  = 32       // length of a seat token
 	FromLive    = ^uint64(0)

@@ -141,7 +141,7 @@ func DecodeHello(p []byte) (Hello, error) {
 	d := dec{p: p}
 	h := Hello{VersionMin: d.u16(), VersionMax: d.u16(), Role: Role(d.u8()), Fence: d.u64(), From: d.u64()}
 	copy(h.Token[:], d.take(TokenBytes))
-	h.Rows, h.Cols = d.u16(), d.u16()
+	h.Rows, h.Cols = min(d.u16(), MaxSize), min(d.u16(), MaxSize)
 	if !d.bad && h.VersionMin > h.VersionMax {
 		return h, Refuse(CodeProtocol, "hello: version range is empty")
 	}
@@ -268,10 +268,10 @@ func DecodeRequest(p []byte) (id uint32, body []byte, err error) {
 // AppendSize appends the body of RESIZE.
 func AppendSize(b []byte, rows, cols uint16) []byte { return put16(put16(b, rows), cols) }
 
-// DecodeSize decodes the body of RESIZE.
+// DecodeSize decodes the body of RESIZE. A side over MaxSize is MaxSize.
 func DecodeSize(p []byte) (rows, cols uint16, err error) {
 	d := dec{p: p}
-	rows, cols = d.u16(), d.u16()
+	rows, cols = min(d.u16(), MaxSize), min(d.u16(), MaxSize)
 	return rows, cols, d.err("resize")
 }
 

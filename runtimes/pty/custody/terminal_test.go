@@ -537,6 +537,54 @@ func TestTheSizeReachesTheProgram(t *testing.T) {
 	}
 }
 
+// TestFieldD17_AbsurdSizesDoNotReachTheProgram: the last valid size counts, none of zero, and none that a
+// program would allocate gigabytes for.
+func TestFieldD17_AbsurdSizesDoNotReachTheProgram(t *testing.T) {
+	h := prepared(t, script("trap 'echo size $(stty size)' WINCH; echo ready; while :; do sleep 0.02; done"))
+	v := h.view(seat.RoleInput | seat.RoleTerminal)
+	h.commit()
+	v.awaitText("ready")
+	for _, size := range []struct {
+		rows, cols uint16
+		want       string
+	}{{0, 0, ""}, {1, 1, "size 1 1"}, {65535, 65535, "size 1000 1000"}, {0, 7, ""}, {200, 50, "size 200 50"}} {
+		err := v.conn.Resize(testContext(t), size.rows, size.cols)
+		if refused := size.want == ""; refused != (err != nil) {
+			t.Errorf("%dx%d: %v", size.rows, size.cols, err)
+		}
+		v.awaitText(size.want)
+	}
+	if st := h.status(); st.Rows != 200 || st.Cols != 50 {
+		t.Errorf("the seat is %dx%d", st.Rows, st.Cols)
+	}
+	h.dial(seat.RoleControl, func(c *seat.DialConfig) { c.Rows, c.Cols = 65535, 80 }).Close()
+	if st := h.status(); st.Rows != seat.MaxSize || st.Cols != 80 {
+		t.Errorf("after a greeting with a size the seat is %dx%d", st.Rows, st.Cols)
+	}
+}
+
+// TestFieldD16_OutputThatLooksLikeAFrameIsOutput: nothing that an agent prints is taken for the protocol.
+func TestFieldD16_OutputThatLooksLikeAFrameIsOutput(t *testing.T) {
+	forged := seat.AppendExit(seat.AppendRequest(nil, seat.TypeResize, 1, seat.AppendSize(nil, 5, 5)), seat.Status{State: seat.StateExited}, seat.ExitRecord{Code: 7})
+	forged = append(forged, seat.AppendRequest(nil, seat.TypeSignal, 2, []byte{byte(seat.ActionKill)})...)
+	h := prepared(t, func(l *seat.Launch) {
+		if err := os.WriteFile(filepath.Join(l.Cwd, "forged"), forged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		script("stty raw -echo; echo before; cat forged; echo after; sleep 600")(l)
+	})
+	v := h.view(seat.RoleOutput)
+	before := h.status()
+	h.commit()
+	v.awaitText("after")
+	if want := "before\n" + string(forged) + "after\n"; v.text() != want {
+		t.Errorf("shown %q, want %q", v.text(), want)
+	}
+	if st := h.status(); st.State != seat.StateRunning || st.Rows != before.Rows || st.Cols != before.Cols {
+		t.Errorf("the seat is %+v", st)
+	}
+}
+
 func TestInterruptReachesTheForegroundJobOnly(t *testing.T) {
 	h := prepared(t, func(l *seat.Launch) {
 		l.Path, l.Args = "/bin/bash", []string{"--norc", "-i"}
