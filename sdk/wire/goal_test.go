@@ -61,7 +61,7 @@ func TestGoalReuse(t *testing.T) {
 	}
 }
 
-// proves: GOAL-6, GOAL-7, GOAL-30
+// proves: GOAL-6, GOAL-30
 func TestGoalIndexKeepsWhatWasAllocated(t *testing.T) {
 	g := GoalIndex{
 		Endpoint: "manager", Owner: "local", Actor: testNkey, UID: testUID, GoalID: "g1", InstanceID: testInst,
