@@ -10,7 +10,7 @@ import (
 func extCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ext",
-		Short: "List, restart and reload the plugins of the host",
+		Short: "List, restart, reload and verify plugins",
 		Long: `The plugins of the host: connectors, which know agent programs, and runtimes, which give seats a place to
 run. A seat goes on working while its connector or runtime is restarted, replaced or quarantined.`,
 		Example: `  cotal ext list
@@ -19,6 +19,6 @@ run. A seat goes on working while its connector or runtime is restarted, replace
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(extListCmd(a), extRestartCmd(a), extReloadCmd(a))
+	cmd.AddCommand(extListCmd(a), extRestartCmd(a), extReloadCmd(a), newExtVerify(a))
 	return cmd
 }

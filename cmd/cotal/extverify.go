@@ -19,6 +19,7 @@ func newExtVerify(_ *app) *cobra.Command {
 	return &cobra.Command{
 		Use:                "verify BINARY",
 		Short:              "Try whether a plugin binary keeps the rules that a host relies on",
+		Example:            "  cotal ext verify ./cotal-connector-mine\n  cotal ext verify --json ./cotal-runtime-mine",
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			self, err := os.Executable()

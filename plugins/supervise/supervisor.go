@@ -343,7 +343,7 @@ func (s *Supervisor) run() {
 			})
 		}
 		var cause error
-		cause, next = s.runOnce(attempt, next)
+		next, cause = s.runOnce(attempt, next)
 		if next != nil {
 			continue
 		}
@@ -403,8 +403,8 @@ func (s *Supervisor) pause(attempt int, cause error) (next *Prepared, stopped bo
 }
 
 // runOnce starts one process, or takes a prepared one, and stays until it is gone or replaced. It returns
-// why it is gone, nil when a stop was asked for, and what took its place.
-func (s *Supervisor) runOnce(attempt int, prepared *Prepared) (cause error, next *Prepared) {
+// what took its place, or why it is gone, or neither when a stop was asked for.
+func (s *Supervisor) runOnce(attempt int, prepared *Prepared) (next *Prepared, cause error) {
 	var live *Live
 	var in *instance
 	if prepared != nil {
@@ -415,7 +415,7 @@ func (s *Supervisor) runOnce(attempt int, prepared *Prepared) (cause error, next
 		var err error
 		if in, err = launch(s.ctx, s.config(), log); err != nil {
 			s.reportStart(attempt, err)
-			return err, nil
+			return nil, err
 		}
 		live = newLive(in, attempt)
 		s.update(func() {
@@ -443,7 +443,7 @@ func (s *Supervisor) runOnce(attempt int, prepared *Prepared) (cause error, next
 			s.drain(live, in, log)
 			<-healthy
 		}()
-		return nil, next
+		return next, nil
 	case <-s.ctx.Done():
 		in.proc.stop(s.stopContext())
 	}
@@ -451,7 +451,7 @@ func (s *Supervisor) runOnce(attempt int, prepared *Prepared) (cause error, next
 	s.update(func() { s.live = nil })
 	in.discard(log)
 	<-healthy
-	return cause, nil
+	return nil, cause
 }
 
 func (s *Supervisor) stopContext() context.Context {
