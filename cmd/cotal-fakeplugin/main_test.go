@@ -1,0 +1,113 @@
+package main
+
+import (
+	"encoding/json"
+	"hash/fnv"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/plugins/manifest"
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/plugintest"
+	"github.com/cotal-ai/cotal-host/test/harness"
+)
+
+// Every fault is rejected by the rule that it is about and by no other but those that depend on it, and
+// honest plugins pass. In short runs each fault is tried against its own rules and eight others, drawn
+// anew for every mode but always the same; COTAL_LONG=1 tries all.
+func TestEveryFaultIsRejectedByNameOfItsRule(t *testing.T) {
+	bin := harness.Bin(t)
+	config := ptyConfig(t, bin)
+	dir := t.TempDir()
+	for _, m := range modes {
+		t.Run(m.Name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(dir, "cotal-fakeplugin"+separator+m.Name)
+			if err := os.Symlink(filepath.Join(bin, "cotal-fakeplugin"), path); err != nil {
+				t.Fatal(err)
+			}
+			opts := plugintest.Options{BundleDir: bin, Rules: rulesFor(m)}
+			if m.Kind == sdk.KindRuntime {
+				opts.Config = config
+			}
+			if len(m.Breaks) > 0 {
+				opts.Timeout = 24 * time.Second // a third of it is how long a rule waits for a fact
+			}
+			report := plugintest.Verify(t.Context(), path, opts)
+			if report.Error != "" {
+				t.Errorf("the suite did not run to its end: %s", report.Error)
+			}
+			failed := report.Failed()
+			if len(m.Breaks) > 0 && !slices.Contains(failed, m.Breaks[0]) {
+				t.Errorf("rule %s did not fail", m.Breaks[0])
+			}
+			for _, r := range report.Results {
+				if r.Status == plugintest.Failed && !slices.Contains(m.Breaks, r.ID) {
+					t.Errorf("rule %s failed: %q", r.ID, r.Findings)
+				}
+				if r.Status == plugintest.Failed && r.Reason == "" {
+					t.Errorf("rule %s failed without a reason", r.ID)
+				}
+			}
+		})
+	}
+}
+
+func ptyConfig(t *testing.T, bin string) json.RawMessage {
+	t.Helper()
+	m, err := manifest.Load(filepath.Join(bin, manifest.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry, _ := m.Find(sdk.KindRuntime, "pty")
+	config, err := entry.ConfigJSON()
+	if err != nil || len(config) == 0 {
+		t.Fatalf("the bundle has no configuration of the pty runtime: %v", err)
+	}
+	return config
+}
+
+// rulesFor draws the rules that a mode is tried against; nil is all.
+func rulesFor(m mode) []string {
+	if os.Getenv("COTAL_LONG") != "" || len(m.Breaks) == 0 || m.Kind == sdk.KindConnector {
+		return nil
+	}
+	sum := fnv.New64a()
+	_, _ = sum.Write([]byte(m.Name))
+	draw := rand.New(rand.NewPCG(sum.Sum64(), 1))
+	rules := slices.Clone(m.Breaks)
+	all := plugintest.Rules()
+	for _, i := range draw.Perm(len(all)) {
+		if r := all[i]; len(rules) < len(m.Breaks)+8 && (r.Kind == "" || r.Kind == m.Kind) && !slices.Contains(rules, r.ID) {
+			rules = append(rules, r.ID)
+		}
+	}
+	return rules
+}
+
+func TestEveryRuleHasAFaultThatBreaksIt(t *testing.T) {
+	seen := map[string]bool{}
+	for _, r := range plugintest.Rules() {
+		if seen[r.ID] {
+			t.Errorf("two rules are called %s", r.ID)
+		}
+		seen[r.ID] = true
+		if r.Text == "" || r.Text[len(r.Text)-1] != '.' {
+			t.Errorf("rule %s has no sentence: %q", r.ID, r.Text)
+		}
+		if !slices.ContainsFunc(modes, func(m mode) bool { return len(m.Breaks) > 0 && m.Breaks[0] == r.ID }) {
+			t.Errorf("no mode is about rule %s", r.ID)
+		}
+	}
+	for _, m := range modes {
+		for _, id := range m.Breaks {
+			if !seen[id] {
+				t.Errorf("mode %s breaks %s, which is no rule", m.Name, id)
+			}
+		}
+	}
+}
