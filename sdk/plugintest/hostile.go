@@ -93,7 +93,7 @@ func (e *Env) oversize(ctx context.Context, call func(context.Context, *grpc.Cli
 	switch code := status.Code(err); {
 	case err == nil:
 		return fmt.Errorf("a request of 5 MiB was taken; the limit is %d bytes", sdk.MaxMessageBytes)
-	case code != codes.ResourceExhausted && code != codes.InvalidArgument:
+	case code != codes.ResourceExhausted:
 		return fmt.Errorf("a request of 5 MiB: %w, want the status ResourceExhausted", err)
 	}
 	return e.survived(ctx, r, "a request of 5 MiB", nil)

@@ -32,7 +32,8 @@ type Seat struct {
 	req    sdk.SpawnRequest
 	handle sdk.Handle
 	work   string
-	gone   bool // reaped by the rule itself
+	dir    string // made before Spawn; rules may spoil the id in the request, so it is kept
+	gone   bool   // reaped by the rule itself
 }
 
 // runtime returns the runtime of the plugin.
@@ -73,11 +74,11 @@ func (e *Env) newSeat(steps ...step) (*Seat, error) {
 		Launch: sdk.LaunchSpec{Path: self, Args: []string{agentArg}, Env: append(e.baseEnv(), agentVar+"="+script(steps...))},
 		Cwd:    s.work, Rows: ourRows, Cols: ourCols, StopGraceMs: shortGrace, Form: []byte(`{"verify":true}`),
 	}
-	dir := filepath.Join(e.dir.seats, id)
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	s.dir = filepath.Join(e.dir.seats, id)
+	if err := os.Mkdir(s.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make seat directory: %w", err)
 	}
-	err = record.WriteIntent(dir, record.Intent{
+	err = record.WriteIntent(s.dir, record.Intent{
 		CustodyID: id, Nonce: s.req.Nonce, Fence: ourFence, Owner: record.Owner(s.req.Owner), Form: s.req.Form,
 		Created: time.Now(), Runtime: e.info.Name,
 	})
@@ -246,7 +247,7 @@ func (e *Env) endSeats() (err error) {
 	e.seats = nil
 	for _, s := range seats {
 		ctx, cancel := context.WithTimeout(context.Background(), killTime+e.patience())
-		if !s.gone {
+		if !s.gone && record.ValidID(s.req.SeatID) {
 			req := s.stop(sdk.StopNow)
 			req.Handle, req.Fence = sdk.Handle{}, 1<<40
 			if r, rerr := e.runtime(ctx); rerr != nil {
@@ -258,7 +259,7 @@ func (e *Env) endSeats() (err error) {
 		cancel()
 		killNonce(s.req.Nonce)
 		killMentioning(s.work) // what the agent detached carries its script, and so this directory
-		_ = os.RemoveAll(filepath.Join(e.dir.seats, s.req.SeatID))
+		_ = os.RemoveAll(s.dir)
 	}
 	return err
 }
