@@ -54,6 +54,10 @@ func locateTerminal(ctx context.Context, app *app, ref string, want bool) (*plac
 	return &place{local: s}, err
 }
 
+// ownRuntime is the runtime whose seats have their terminal at their socket. Others may have a socket and
+// show the terminal by a program of their own: their host knows.
+const ownRuntime = "pty"
+
 // placeOf finds the terminal of a row of the host c is connected to.
 func placeOf(ctx context.Context, c *cli.Client, row wire.AgentRow, ep wire.Endpoint, want bool) (*place, error) {
 	p := &place{row: row}
@@ -62,11 +66,12 @@ func placeOf(ctx context.Context, c *cli.Client, row wire.AgentRow, ep wire.Endp
 	if row.Exit != nil {
 		return p, err
 	}
-	if err == nil && !want {
+	own := row.Mode == "" || row.Mode == ownRuntime
+	if err == nil && !want && own {
 		return p, nil
 	}
 	asked := ctx
-	if err == nil { // it can be reached in any case: the screen is for the first sight of it
+	if err == nil && own { // it can be reached in any case: the screen is for the first sight of it
 		var cancel context.CancelFunc
 		asked, cancel = context.WithTimeout(ctx, screenWait)
 		defer cancel()

@@ -52,7 +52,7 @@ func BenchmarkPluginKill(b *testing.B) {
 				w.Signal(pid, 9)
 				harness.Eventually(b, harness.DefaultWait, "plugin "+name+" serves again", func() (bool, string) {
 					p, err := pluginOf(b.Context(), c, name)
-					return err == nil && p.State == "ready" && p.PID != pid, fmt.Sprint(p, err)
+					return err == nil && p.State == "ready" && p.PID > 0 && p.PID != pid, fmt.Sprint(p, err)
 				})
 				if _, err := c.Call(b.Context(), mesh.Call{Endpoint: wire.EndpointManager, Command: wire.CmdInspect, Args: wire.NameArgs{Name: "k0"}}, nil); err != nil {
 					b.Fatal(err)

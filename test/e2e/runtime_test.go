@@ -18,10 +18,10 @@ import (
 var runtimes = []struct {
 	name   string
 	args   []string
-	plugin string // as its process is called
 	detach string // what a person presses to leave
 }{
-	{name: "pty", plugin: "cotal-runtime-pty", detach: "\x1d"},
+	{name: "pty", detach: "\x1d"},
+	{name: "tmux", args: []string{"--runtime", "tmux"}, detach: "\x02d"},
 }
 
 // TestASeatIsTheSameInEveryRuntime: one life of seats, told by a flag alone where they run. The hosts that

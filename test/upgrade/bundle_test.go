@@ -104,6 +104,7 @@ const nextVersion = "0.1.1"
 // versioned are the files in which a plugin states its version, and the commands built from them.
 var versioned = map[string]string{
 	"runtimes/pty/doc.go":              "cotal-runtime-pty",
+	"runtimes/tmux/doc.go":             "cotal-runtime-tmux",
 	"connectors/command/command.go":    "cotal-connector-command",
 	"connectors/opencode/connector.go": "cotal-connector-opencode",
 }
