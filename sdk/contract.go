@@ -13,7 +13,9 @@ import (
 )
 
 // Connector knows one agent program: how to launch it, which models it offers, what it leaves
-// behind. Implementations are stateless; the host may kill and restart the plugin at any time.
+// behind. Implementations are stateless; the host may kill and restart the plugin at any time, and runs
+// two processes of it for some seconds when it replaces one. Helpers that ListModels starts are killed
+// when the plugin ends, wherever they went.
 type Connector interface {
 	// BuildLaunch turns a request into the process to start. It is pure: the same request gives
 	// the same spec. It starts no process, opens no socket and writes only inside req.Dir.
@@ -196,9 +198,11 @@ type InputFacts struct {
 type PluginConfig struct {
 	Config    json.RawMessage `json:"config,omitempty"` // the [plugin.config] table as a JSON object
 	BundleDir string          `json:"bundleDir"`        // directory of the host's own binaries (cotal-seat, launchers)
-	StateDir  string          `json:"stateDir"`         // private scratch directory of this plugin, 0700
-	SeatRoot  string          `json:"seatRoot"`         // one directory per seat, by custody id
-	SocketDir string          `json:"socketDir"`        // short-named directory for seat sockets, 0700
+	// StateDir is a private scratch directory of this plugin, 0700. While a new process replaces an old one
+	// both run for some seconds and share it.
+	StateDir  string `json:"stateDir"`
+	SeatRoot  string `json:"seatRoot"`  // one directory per seat, by custody id
+	SocketDir string `json:"socketDir"` // short-named directory for seat sockets, 0700
 }
 
 // LaunchRequest is everything a connector may use to build a launch.
