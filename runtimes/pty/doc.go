@@ -35,8 +35,9 @@ const (
 	// two busy cores took 110 ms; a machine that swaps may need seconds. Less than the 15 s of the
 	// Spawn call, so that what was made can be undone within it.
 	prepareTimeout = 10 * time.Second
-	// adoptBudget is what one seat may cost a booting host.
-	adoptBudget = 5 * time.Second
+	// adoptBudget is what one seat may cost a booting host. It is a second less than the host waits: at
+	// five seconds both were over at once, and "deadline exceeded" took the place of the reason.
+	adoptBudget = 4 * time.Second
 	// dialTimeout bounds connect and WELCOME. A healthy seat answers in under a millisecond; a seat
 	// on a machine that is out of memory must not use up the whole budget.
 	dialTimeout = 2 * time.Second
