@@ -45,7 +45,7 @@ build: ## build every binary into ./bin and write bin/plugins.toml with their di
 # a restart. plugins.toml comes last: it names what is already there.
 install: build ## copy the bundle to PREFIX/lib/cotal-host and link cotal and cotal-host into PREFIX/bin (~/.local)
 	@install -d '$(PREFIX)/bin' '$(PREFIX)/lib/cotal-host'
-	@for f in '$(BUNDLE)'/*; do case "$${f##*/}" in cotal-fakeagent|plugins.toml) ;; \
+	@for f in '$(BUNDLE)'/*; do case "$${f##*/}" in cotal-fakeagent|cotal-fakeplugin|plugins.toml) ;; \
 	  *) install -m 755 "$$f" '$(PREFIX)/lib/cotal-host/' ;; esac; done
 	@install -m 644 '$(BUNDLE)/plugins.toml' '$(PREFIX)/lib/cotal-host/'
 	@for f in cotal cotal-host; do ln -sfn "../lib/cotal-host/$$f" '$(PREFIX)'/bin/$$f; done

@@ -12,7 +12,7 @@ import (
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
-// proves: RT-1, RT-5
+// proves: RT-5, RT-7
 func TestConformance(t *testing.T) {
 	plugintest.Runtime(t, func() sdk.Runtime { return New() }, plugintest.Options{
 		Info: Info(), BundleDir: built.dir, Config: json.RawMessage(`{"seat_sha256":"` + built.seatSHA256 + `"}`),

@@ -34,6 +34,9 @@ const (
 	endTime  = 2 * time.Second
 	endSlack = 1500 * time.Millisecond
 	killTime = 5 * time.Second
+	// readersTime is how long streams are read after the process: they end with it, unless a descendant
+	// holds them. What was written and not read by then is lost, so a busy machine has to be given time.
+	readersTime = 3 * time.Second
 )
 
 // launcher starts a plugin.
@@ -243,7 +246,7 @@ func (p *process) Start(context.Context) error {
 		// What the plugin left in its group goes with it; the number is still ours, nobody reaped twice.
 		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 		for _, f := range []*os.File{pipes[1][0], pipes[2][0]} {
-			_ = f.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+			_ = f.SetReadDeadline(time.Now().Add(readersTime))
 		}
 		close(p.gone)
 		_ = p.lifeline.Close()
@@ -357,7 +360,7 @@ func (e *Env) shot(ctx context.Context, l binary, env []string, args ...string) 
 		p.kill()
 		return p, 0, errors.New("it did not end")
 	}
-	p.readers.Wait() // at the end of the streams, or 200 ms after the process when another one holds them
+	p.readers.Wait() // at the end of the streams, or readersTime after the process when another one holds them
 	return p, p.cmd.ProcessState.ExitCode(), nil
 }
 

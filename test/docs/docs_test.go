@@ -5,58 +5,95 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"go/format"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/plugintest"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
 var block = regexp.MustCompile("(?s)<!-- file: (\\S+) -->\n```[a-z]*\n(.*?)```")
 
-// A connector written from the page alone, in a module of its own, compiles, passes the page's test,
-// describes itself, and runs in a host that finds it in the workspace as the page says.
-func TestWritingAConnector(t *testing.T) {
+// module takes the files of a page and puts them into a module of its own, which stands in for what go mod
+// tidy writes: this clone, with the versions it was built with.
+func module(t *testing.T, page string, names ...string) (dir string, files map[string]string) {
+	t.Helper()
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(root, "docs", "writing-a-connector.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs", page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	files := map[string]string{}
-	for _, m := range block.FindAllStringSubmatch(string(page), -1) {
+	dir, files = t.TempDir(), map[string]string{}
+	for _, m := range block.FindAllStringSubmatch(string(text), -1) {
 		files[m[1]] = m[2]
 		write(t, filepath.Join(dir, m[1]), m[2])
 	}
-	for _, name := range []string{"echo-agent", "main.go", "main_test.go", "plugins.toml", "parrot.md"} {
+	for _, name := range names {
 		if files[name] == "" {
 			t.Fatalf("the page shows no %s", name)
 		}
 	}
-	// The module stands in for what go mod tidy writes: this clone, with the versions it was built with.
 	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := regexp.MustCompile(`(?m)^module .*$`).ReplaceAllString(string(mod), "module example.org/echo")
-	text += "\nrequire github.com/cotal-ai/cotal-host v0.0.0\n\nreplace github.com/cotal-ai/cotal-host => " + root + "\n"
-	write(t, filepath.Join(dir, "go.mod"), text)
+	own := regexp.MustCompile(`(?m)^module .*$`).ReplaceAllString(string(mod), "module example.org/own")
+	own += "\nrequire github.com/cotal-ai/cotal-host v0.0.0\n\nreplace github.com/cotal-ai/cotal-host => " + root + "\n"
+	write(t, filepath.Join(dir, "go.mod"), own)
 	sum, err := os.ReadFile(filepath.Join(root, "go.sum"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(dir, "go.sum"), string(sum))
+	return dir, files
+}
+
+// A runtime written from the page alone, in a module of its own, keeps every rule of the suite.
+func TestWritingARuntime(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the example holds seats the way Linux lets it")
+	}
+	dir, _ := module(t, "writing-a-runtime.md", "main.go", "hold.go")
+	run(t, dir, "go", "vet", "./...")
+	run(t, dir, "go", "build", "-o", "cotal-runtime-plain", ".")
+	plugintest.Binary(t, filepath.Join(dir, "cotal-runtime-plain"), plugintest.Options{})
+}
+
+// The pages' source is as gofmt leaves it.
+func TestPagesShowFormattedCode(t *testing.T) {
+	for _, page := range []string{"writing-a-connector.md", "writing-a-runtime.md"} {
+		_, files := module(t, page)
+		for name, text := range files {
+			if !strings.HasSuffix(name, ".go") {
+				continue
+			}
+			if got, err := format.Source([]byte(text)); err != nil || string(got) != text {
+				t.Errorf("%s: %s is not formatted: %v", page, name, err)
+			}
+		}
+	}
+}
+
+// A connector written from the page alone, in a module of its own, compiles, passes the page's test,
+// describes itself, and runs in a host that finds it in the workspace as the page says.
+func TestWritingAConnector(t *testing.T) {
+	dir, files := module(t, "writing-a-connector.md", "echo-agent", "main.go", "main_test.go", "plugins.toml", "parrot.md")
 	run(t, dir, "go", "vet", "./...")
 	run(t, dir, "go", "test", "./...")
 	run(t, dir, "go", "build", "-o", "cotal-connector-echo", ".")
+
+	plugintest.Binary(t, filepath.Join(dir, "cotal-connector-echo"), plugintest.Options{})
 
 	var info sdk.Info
 	if err := json.Unmarshal(run(t, dir, "./cotal-connector-echo", sdk.DescribeFlag), &info); err != nil {
@@ -121,6 +158,9 @@ func TestInstalledBundleRunsThroughItsLinks(t *testing.T) {
 	run(t, "../..", "make", "-o", "build", "install", "PREFIX="+prefix, "BUNDLE="+w.Bin)
 	if _, err := os.Stat(filepath.Join(prefix, "lib/cotal-host/cotal-fakeagent")); err == nil {
 		t.Error("the scripted agent of the tests was installed")
+	}
+	if _, err := os.Stat(filepath.Join(prefix, "lib/cotal-host/cotal-fakeplugin")); err == nil {
+		t.Error("the faulty plugin of the tests was installed")
 	}
 	h := w.LaunchProgram(filepath.Join(prefix, "bin/cotal-host"), []string{"serve", "--open"}, harness.HostOptions{})
 	if err := h.WaitReady(harness.DefaultWait); err != nil {

@@ -1,0 +1,35 @@
+package opencode_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cotal-ai/cotal-host/connectors/opencode"
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/plugintest"
+	"github.com/cotal-ai/cotal-host/test/harness"
+)
+
+// conformance uses a stand-in for the program: what the suite is about is the connector.
+func conformance(t *testing.T) plugintest.Options {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "opencode")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\necho verify/model\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	bin := harness.Bin(t)
+	return plugintest.Options{
+		Info: opencode.Info(), BundleDir: bin, Config: harness.PluginConfig(t, bin, sdk.KindConnector, "opencode"),
+		Binaries: map[string]string{"opencode": program},
+	}
+}
+
+// proves: CONN-2, CONN-3, CONN-4, CONN-6
+func TestConformance(t *testing.T) {
+	plugintest.Connector(t, func() sdk.Connector { return &opencode.Connector{} }, conformance(t))
+}
+
+func TestConformanceOfTheBinary(t *testing.T) {
+	plugintest.Binary(t, filepath.Join(harness.Bin(t), "cotal-connector-opencode"), conformance(t))
+}
