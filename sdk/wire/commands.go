@@ -201,3 +201,44 @@ type PurgeReply struct {
 	Chat int64  `json:"chat"`
 	DM   *int64 `json:"dm,omitempty"` // with includeDms
 }
+
+// ResumeOrigin says what session a seat goes on with.
+type ResumeOrigin struct {
+	Source           string `json:"source"`
+	Title            string `json:"title,omitempty"`
+	TranscriptSHA256 string `json:"transcriptSha256,omitempty"`
+	Host             string `json:"host,omitempty"`
+	TransferredAt    int64  `json:"transferredAt,omitempty"` // epoch ms
+}
+
+// StaticReconciliation is how the sweep of left-over slots stands.
+type StaticReconciliation struct {
+	State     string        `json:"state"` // idle, running, retry-wait, retrying, recovered, failed
+	LastSweep *StaticSweep  `json:"lastSweep,omitempty"`
+	Failures  []SlotFailure `json:"failures"`
+}
+
+// StaticSweep is one sweep. Times are epoch milliseconds.
+type StaticSweep struct {
+	Kind        string `json:"kind"` // startup, post-adoption
+	StartedAt   int64  `json:"startedAt"`
+	CompletedAt int64  `json:"completedAt,omitempty"`
+	Attempted   int    `json:"attempted"`
+	Succeeded   int    `json:"succeeded"`
+	Failed      int    `json:"failed"`
+}
+
+// SlotFailure is one slot that a sweep could not bring to its end.
+type SlotFailure struct {
+	Alias        string `json:"alias"`
+	Actor        string `json:"actor"`
+	LifecycleUID string `json:"lifecycleUid"`
+	Phase        string `json:"phase"`
+	Attempts     int    `json:"attempts"`
+	MaxAttempts  int    `json:"maxAttempts"`
+	Disposition  string `json:"disposition"` // retry-scheduled, retrying, recovered, refused, refused-foreign, retry-exhausted
+	LastError    string `json:"lastError,omitempty"`
+	NextRetryAt  int64  `json:"nextRetryAt,omitempty"`
+	RecoveredAt  int64  `json:"recoveredAt,omitempty"`
+	Remedy       string `json:"remedy,omitempty"`
+}

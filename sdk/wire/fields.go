@@ -175,13 +175,6 @@ func (f *fields) millis(name string, required bool, lo int64, dst *int64) {
 	f.integer(name, required, lo, MaxInteger, func(n int64) { *dst = n })
 }
 
-// number reads a finite number.
-func (f *fields) number(name string, required bool, dst *float64) {
-	if v := f.lookup(name, required, kindNumber); v != nil {
-		*dst = v.num
-	}
-}
-
 // oneOf reads a string of a closed set.
 func (f *fields) oneOf(name string, required bool, set []string, dst *string) {
 	f.str(name, required, func(s string) bool { return slices.Contains(set, s) }, "is not "+orList(set), dst)

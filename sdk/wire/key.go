@@ -79,6 +79,14 @@ var (
 	qCred     = qualifier{name: "credential id", valid: ValidCredentialID, why: "is not tokens of [A-Za-z0-9_-] joined by dots", dotted: true}
 )
 
+// foreignKinds are kinds that are parsed here, and that nothing of this project writes: its goals are
+// executed where they are accepted, so they claim no effect and no name on the mesh
+// (docs/wire-decisions.md, A17).
+var foreignKinds = []string{KindGoalEffect, KindNameClaim, KindMigration}
+
+// Foreign reports whether nothing of this project may write a key of this kind.
+func (k Key) Foreign() bool { return slices.Contains(foreignKinds, k.Kind) }
+
 // SentinelTarget stands for the target of an obligation that has none.
 const SentinelTarget = "ep"
 

@@ -93,6 +93,15 @@ func TestUnsplitKinds(t *testing.T) {
 	}
 }
 
+func TestKindsThatNobodyHereWrites(t *testing.T) {
+	for _, v := range keyVectors {
+		want := v.key.Kind == KindGoalEffect || v.key.Kind == KindNameClaim || v.key.Kind == KindMigration
+		if v.key.Foreign() != want {
+			t.Errorf("%s: foreign is %v", v.want, v.key.Foreign())
+		}
+	}
+}
+
 func TestKeysOfAnotherShapeAreRefused(t *testing.T) {
 	for _, v := range keyVectors {
 		tok := strings.Split(v.want, ".")

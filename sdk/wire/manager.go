@@ -28,6 +28,8 @@ type StatusReply struct {
 	UptimeMs   int64             `json:"uptimeMs"`
 	ClassSpawn bool              `json:"classSpawn"`
 	Connectors []ConnectorStatus `json:"connectors"`
+	// StaticReconciliation is there on a manager that keeps slots.
+	StaticReconciliation *StaticReconciliation `json:"staticReconciliation,omitempty"`
 	// Additions of this host; absent from other managers.
 	Version   string         `json:"version,omitempty"`
 	Space     string         `json:"space,omitempty"`
@@ -74,6 +76,14 @@ type AgentRow struct {
 	Spawner      string `json:"spawner,omitempty"`
 	InstanceID   string `json:"instanceId,omitempty"`
 	Host         string `json:"host,omitempty"`
+	Provider     string `json:"provider,omitempty"`
+	// Condition is what the agent program reported of itself.
+	Condition    *PresenceCondition `json:"condition,omitempty"`
+	ActiveAt     int64              `json:"activeAt,omitempty"`     // epoch ms of the last reported work
+	OfflineSince int64              `json:"offlineSince,omitempty"` // epoch ms; only with mesh offline, seen by a current view
+	AuthHealth   string             `json:"authHealth,omitempty"`   // only when the refresh of a bearer is unhealthy
+	AuthReason   string             `json:"authReason,omitempty"`
+	Resume       *ResumeOrigin      `json:"resume,omitempty"`
 	// Additions of this host.
 	SeatID    string    `json:"seatId,omitempty"` // custody id
 	SeatPID   int       `json:"seatPid,omitempty"`
