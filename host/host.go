@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -182,12 +184,15 @@ func (h *Host) boot(ctx context.Context) error {
 		SeatRoot: h.cfg.SeatRoot, SocketDir: filepath.Join(h.cfg.RuntimeDir, "seats"), CrashDir: filepath.Join(h.inst.Dir, "log"),
 		Log: h.log.Named("plugins"),
 	})
+	live := plugins{h.catalog}
+	if names := live.Runtimes(); h.cfg.Runtime != "" && h.cfg.Runtime != "pty" && !slices.Contains(names, h.cfg.Runtime) {
+		return fmt.Errorf("no runtime %q: the plugin manifest has %s", h.cfg.Runtime, strings.Join(names, ", "))
+	}
 	// The runtime plugins and the broker start side by side: the one for new seats and the broker are
 	// needed before anything is served, and neither needs the other. Seats of any other runtime are taken
 	// back as well, and wait for theirs.
 	runtime := make(chan error, 1)
 	go func() { runtime <- h.catalog.StartRuntime(ctx, h.runtimeName()) }()
-	live := plugins{h.catalog}
 	for _, name := range live.Runtimes() {
 		if name != h.runtimeName() {
 			go h.startOther(ctx, name)

@@ -130,7 +130,7 @@ func TestAScreenIsPaintedWhenItFits(t *testing.T) {
 	asks := edit(func(s *wire.TerminalSnapshot) {
 		s.Data, s.Modes = []byte("a\x1b[6nb\x1b]52;c;?\x07c"), uint32(terminal.AltScreen)
 	})
-	if got := string(paintScreen(asks, 24)); got != "abc" {
+	if got := string(paintScreen(asks, 24)); got != "\x1b[?1049habc" {
 		t.Errorf("painted %q: a terminal would answer", got)
 	}
 }

@@ -22,7 +22,9 @@ func usable(s *wire.TerminalSnapshot, st seat.Status, rows, cols uint16) bool {
 // the program has not a screen of its own. Nothing in it makes a terminal answer.
 func paintScreen(s *wire.TerminalSnapshot, rows uint16) []byte {
 	var out []byte
-	if terminal.Modes(s.Modes)&terminal.AltScreen == 0 {
+	if terminal.Modes(s.Modes)&terminal.AltScreen != 0 {
+		out = terminal.Apply(terminal.AltScreen) // before anything moves the cursor: leaving puts it back
+	} else {
 		out = append(out, '\r')
 		out = append(out, bytes.Repeat([]byte{'\n'}, int(rows))...)
 		out = append(out, "\x1b[H\x1b[J"...)
