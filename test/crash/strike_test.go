@@ -118,25 +118,29 @@ func (s *strike) awaitReached() (pid int, ok bool) {
 	}
 }
 
-// kinds tells processes apart by their arguments.
-var kinds = map[string]func(harness.Proc) bool{
-	theHost:   func(p harness.Proc) bool { return strings.Contains(p.Args, "cotal-host serve") },
-	thePlugin: func(p harness.Proc) bool { return strings.Contains(p.Args, "cotal-runtime-") && p.State != "Z" },
-	theSeat:   func(p harness.Proc) bool { return custodyOf(p) != "" },
-	theBroker: func(p harness.Proc) bool { return strings.Contains(p.Args, "test-broker") },
+// is reports whether a process is of the kind that the cell strikes. At the moment a launch is built the
+// plugin is the connector; at every other moment it is the runtime whose seats the life has.
+func (s *strike) is(p harness.Proc) bool {
+	switch s.cell.process {
+	case theHost:
+		return strings.Contains(p.Args, "cotal-host serve")
+	case theSeat:
+		return custodyOf(p) != ""
+	case theBroker:
+		return strings.Contains(p.Args, "test-broker")
+	}
+	if strings.HasPrefix(s.cell.site.Name, "host.spawn.buil") {
+		return strings.HasSuffix(p.Args, "/cotal-connector-command")
+	}
+	return strings.HasSuffix(p.Args, "/cotal-runtime-"+runtimeOf(s.cell.site))
 }
 
 // target is the process to strike: the one that reached the failpoint if it is of the kind, else the
-// newest of the kind that is not its child. At the moment a launch is built the plugin is the
-// connector.
+// newest of the kind.
 func (s *strike) target(reached int) harness.Proc {
-	is := kinds[s.cell.process]
-	if s.cell.process == thePlugin && strings.HasPrefix(s.cell.site.Name, "host.spawn.buil") {
-		is = func(p harness.Proc) bool { return strings.Contains(p.Args, "cotal-connector-command") }
-	}
 	var found harness.Proc
 	for _, p := range s.w.Procs() {
-		if !is(p) {
+		if !s.is(p) {
 			continue
 		}
 		if p.PID == reached {
