@@ -41,15 +41,10 @@ func (p page) close() {
 	}
 }
 
-// threadCPU is the CPU time of the calling thread.
-func threadCPU() time.Duration { return cpu(unix.CLOCK_THREAD_CPUTIME_ID) }
-
 // processCPU is the CPU time of this process.
-func processCPU() time.Duration { return cpu(unix.CLOCK_PROCESS_CPUTIME_ID) }
-
-func cpu(clock int32) time.Duration {
+func processCPU() time.Duration {
 	var ts unix.Timespec
-	if unix.ClockGettime(clock, &ts) != nil {
+	if unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts) != nil {
 		return 0
 	}
 	return time.Duration(ts.Nano())

@@ -17,8 +17,6 @@ func (page) close() {}
 var began = time.Now()
 
 // The clock on the wall is what there is to measure work with.
-func threadCPU() time.Duration { return time.Since(began) }
-
 func processCPU() time.Duration { return time.Since(began) }
 
 func residentKB(int) int { return 0 }

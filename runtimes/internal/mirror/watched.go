@@ -5,8 +5,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -23,8 +23,11 @@ const (
 	// inboxMax is what a reader takes in while a piece is drawn. It then waits, and the seat goes on.
 	inboxMax = 1 << 20
 
-	// floodNap lets output gather in a flood: each wake-up costs more than the bytes.
-	floodNap = 5 * time.Millisecond
+	// In a flood a wake-up costs more than the bytes it is for. The reader naps once it has taken in
+	// readEnough: shorter than the socket's buffer takes to fill. The drawer naps longer.
+	readNap    = 2 * time.Millisecond
+	readEnough = 64 << 10
+	drawNap    = 10 * time.Millisecond
 
 	// readyWait bounds how long a snapshot waits for a picture that is being rebuilt.
 	readyWait = 600 * time.Millisecond
@@ -59,6 +62,9 @@ type watched struct {
 	size   [2]int // 0: no change
 	status seat.Status
 	ended  bool
+
+	flood atomic.Bool // output comes faster than it is drawn
+	taken int         // by the reader since its last nap
 
 	conn       *seat.Conn // of the drawer
 	unanswered []reply
@@ -153,6 +159,12 @@ func (s *watched) poke() {
 }
 
 func (s *watched) output(at uint64, p []byte) {
+	if s.taken += len(p); s.taken >= readEnough {
+		s.taken = 0
+		if s.flood.Load() {
+			time.Sleep(readNap)
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.inbox)+len(p) > inboxMax && !s.ended {
@@ -196,12 +208,10 @@ func (s *watched) news(st seat.Status) {
 
 // draw is the goroutine that owns the screen.
 func (s *watched) draw(from uint64, st seat.Status) {
-	runtime.LockOSThread() // its CPU time is what drawing costs
-	defer runtime.UnlockOSThread()
 	dog := newWatchdog("seat " + s.add.Seat)
 	scr, err := screen.New(screen.Config{
 		Rows: int(st.Rows), Cols: int(st.Cols), From: from, Modes: terminal.Modes(st.Modes),
-		Answer: s.answer, Jiggle: s.jiggle, CPU: threadCPU,
+		Answer: s.answer, Jiggle: s.jiggle, CPU: processCPU, // of others too, now and then: the worse the load, the less is drawn
 		Busy: func(from, to uint64) { s.w.page.set(s.add.Slot, from, to) },
 	})
 	if err != nil {
@@ -221,6 +231,7 @@ func (s *watched) draw(from uint64, st seat.Status) {
 		dog.arm()
 		wait := scr.Step()
 		dog.disarm()
+		s.flood.Store(scr.Flooded())
 		s.handBack()
 		ready = ready || wait != 0 && scr.Offset() >= st.Next || time.Now().After(deadline)
 		if ready {
@@ -254,8 +265,8 @@ func (s *watched) draw(from uint64, st seat.Status) {
 		case req := <-s.asks:
 			waiting = append(waiting, req)
 		case <-s.wake:
-			if wait > floodNap && scr.Flooded() {
-				time.Sleep(floodNap)
+			if wait > drawNap && scr.Flooded() {
+				time.Sleep(drawNap)
 			}
 		case <-c:
 		}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -56,8 +55,7 @@ type worker struct {
 }
 
 func work(in io.Reader, out io.Writer) int {
-	runtime.GOMAXPROCS(2)
-	debug.SetGCPercent(50) // memory counts, and there is little garbage while nothing happens
+	runtime.GOMAXPROCS(1)
 	nameProcess()
 	w := &worker{out: out, seats: map[string]*watched{}}
 	w.page, _ = mapPage(pageFD) // without it, bytes that kill are not known

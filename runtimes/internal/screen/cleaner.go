@@ -235,6 +235,7 @@ func (c *cleaner) byte(b byte) {
 			c.put("\x1bD")
 		case '7', '8', 'H', 'M', 'n', 'o', '|', '}', '~':
 			c.put("\x1b" + string(b))
+			c.flush() // see Write
 		}
 	}
 }
@@ -353,6 +354,7 @@ func (c *cleaner) csi(q *csiSeq) {
 	case 'u':
 		if q.n == 0 {
 			c.put("\x1b8")
+			c.flush()
 		}
 		return
 	default:
@@ -373,6 +375,10 @@ func (c *cleaner) csi(q *csiSeq) {
 		}
 	}
 	c.out = append(c.out, q.final)
+	switch q.final {
+	case 'L', 'M', 'S', 'T', 'Z', 'g':
+		c.flush()
+	}
 }
 
 // modes passes on the private modes that change what is drawn.
@@ -391,5 +397,6 @@ func (c *cleaner) modes(q *csiSeq) {
 			c.cleared = c.cleared || !c.em.Alternate()
 		}
 		c.put("\x1b[?" + strconv.Itoa(n) + string(q.final))
+		c.flush()
 	}
 }

@@ -119,7 +119,14 @@ func newVT(rows, cols int) (_ emulator, err error) {
 	return v, nil
 }
 
-func (v *vtEmulator) Write(p []byte) { _, _ = v.e.Write(p) }
+// Write draws p. A wrap that is due is forgotten where the cursor has left the last column: the library
+// keeps it through some movements.
+func (v *vtEmulator) Write(p []byte) {
+	_, _ = v.e.Write(p)
+	if *v.phant && v.e.CursorPosition().X != v.e.Width()-1 {
+		*v.phant = false
+	}
+}
 
 func (v *vtEmulator) Resize(rows, cols int) { v.e.Resize(cols, rows) }
 

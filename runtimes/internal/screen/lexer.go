@@ -57,7 +57,7 @@ type lexer struct {
 
 	modes       terminal.ModeScanner
 	top, bottom int
-	marks       [1024]mark // a ring of the newest
+	marks       []mark // a ring of the newest; none are kept if it has no room
 	nmarks      int
 	ask         func(query)
 }
@@ -108,7 +108,7 @@ func (l *lexer) hold(p []byte) {
 
 // text looks for places to enter. l.pos is the offset of p.
 func (l *lexer) text(p []byte) {
-	if len(p) == 0 || l.nmarks > 0 && l.pos+uint64(len(p)) < l.last().at+markEvery {
+	if len(p) == 0 || len(l.marks) == 0 || l.nmarks > 0 && l.pos+uint64(len(p)) < l.last().at+markEvery {
 		return
 	}
 	at, line := 0, false
@@ -153,6 +153,30 @@ func (l *lexer) entry(first uint64, most, far uint64) (mark, bool) {
 		return *any, true
 	}
 	return mark{}, false
+}
+
+// lastLines moves m forward to where the last n lines of p begin; m is where p begins. A flood of short
+// lines scrolls the same screen away many times over, and scrolling is what is dear.
+func (l *lexer) lastLines(m mark, p []byte, n int) mark {
+	*l = lexer{pos: m.at, top: m.top, bottom: m.bottom, held: l.held[:0]}
+	l.modes.Write(terminal.Apply(m.modes))
+	ring, found := make([]mark, n), 0
+	for len(p) > 0 {
+		i := bytes.IndexByte(p, '\n') + 1
+		if i == 0 {
+			break
+		}
+		l.write(p[:i])
+		p = p[i:]
+		if l.state == inText {
+			ring[found%n] = mark{at: l.pos, line: true, modes: l.modes.Modes(), top: l.top, bottom: l.bottom}
+			found++
+		}
+	}
+	if found < n {
+		return m
+	}
+	return ring[found%n]
 }
 
 // byte reads one byte of an escape or control sequence.

@@ -99,6 +99,7 @@ func (p *painter) cells(screen int) {
 			continue
 		}
 		p.move(row, 0)
+		before := ""
 		for col := 0; col < end; {
 			blank := 0
 			for col+blank < end && line[col+blank].text == " " && line[col+blank].pen == (pen{}) {
@@ -107,6 +108,7 @@ func (p *painter) cells(screen int) {
 			if blank > 8 {
 				p.add("\x1b[%dC", blank)
 				col += blank
+				before = ""
 				continue
 			}
 			c := &line[col]
@@ -114,6 +116,13 @@ func (p *painter) cells(screen int) {
 			if c.width == 0 && c.text == "" {
 				continue
 			}
+			if c.text != "" && c.text[0] >= 0x80 && before != "" {
+				// Two characters that came apart and would be joined: a movement keeps them apart.
+				if n, _ := firstCluster([]byte(before + c.text)); n > len(before) {
+					p.move(row, col-1)
+				}
+			}
+			before = c.text
 			p.use(c.pen)
 			p.out = append(p.out, c.text...)
 		}

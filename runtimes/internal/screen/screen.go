@@ -44,6 +44,7 @@ type Screen struct {
 	clean      cleaner
 	lex        lexer                // has read all that was fed
 	shown      terminal.ModeScanner // has read what was drawn
+	probe      lexer                // looks for a place to enter
 
 	buf     []byte // read and not drawn
 	drawn   uint64 // offset of buf[0]
@@ -73,6 +74,7 @@ type arrival struct {
 const (
 	arrivalStep = 10 * time.Millisecond
 	arrivalMax  = 64
+	marksMax    = 1024
 	queriesMax  = 1024 // of a program that asks and asks, more are dropped
 )
 
@@ -88,7 +90,7 @@ func New(cfg Config) (*Screen, error) {
 	}
 	s := &Screen{cfg: cfg, credit: credit, drawn: cfg.From, drawnAt: cfg.Now(), earnedAt: cfg.Now()}
 	s.rows, s.cols = clampSize(cfg.Rows, cfg.Cols)
-	s.lex.pos = cfg.From
+	s.lex.pos, s.lex.marks = cfg.From, make([]mark, marksMax)
 	s.lex.ask = func(q query) {
 		if len(s.queries) < queriesMax {
 			s.queries = append(s.queries, q)
@@ -145,12 +147,12 @@ func (s *Screen) Feed(at uint64, p []byte) {
 			s.lost = true
 			s.flood = true
 		}
-		keep := min(len(s.buf), max(0, tailFar-len(p)))
-		copy(s.buf, s.buf[len(s.buf)-keep:])
-		s.buf = s.buf[:keep]
-		if cap(s.buf) > floodKeep+tailFar {
-			s.buf = append(make([]byte, 0, floodKeep), s.buf...)
+		p = p[max(0, len(p)-tailFar):]
+		keep := s.buf[len(s.buf)-min(len(s.buf), tailFar-len(p)):]
+		if cap(s.buf) > 2*floodKeep { // of the time when all of it was kept
+			s.buf = make([]byte, 0, floodKeep)
 		}
+		s.buf = append(s.buf[:0], keep...)
 	}
 	s.buf = append(s.buf, p...)
 	s.drawn = s.lex.pos - uint64(len(s.buf))
@@ -313,6 +315,10 @@ func (s *Screen) enter(most, far uint64) {
 			return
 		}
 		m = mark{at: s.lex.pos, modes: s.lex.modes.Modes(), top: s.lex.top, bottom: s.lex.bottom}
+	}
+	now := s.lex.modes.Modes() | m.modes
+	if now&terminal.AltScreen == 0 && s.lex.top+s.lex.bottom+m.top+m.bottom == 0 && far > 0 {
+		m = s.probe.lastLines(m, s.buf[min(uint64(len(s.buf)), m.at-s.drawn):], 2*s.rows+2)
 	}
 	s.reply(m.at)
 	s.buf = s.buf[min(uint64(len(s.buf)), m.at-s.drawn):]
