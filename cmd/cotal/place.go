@@ -41,7 +41,7 @@ func locateTerminal(ctx context.Context, app *app, ref string, want bool) (*plac
 		if c, err = app.target.Connect(ctx); err == nil {
 			defer c.Close()
 			var row wire.AgentRow
-			if err = c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: ref}, &row); err == nil {
+			if row, err = named(ctx, c, ref); err == nil {
 				p, err := placeOf(ctx, c, row, ep, want)
 				if err == nil && p.local != nil {
 					p.root = app.workspace()
@@ -57,6 +57,22 @@ func locateTerminal(ctx context.Context, app *app, ref string, want bool) (*plac
 // ownRuntime is the runtime whose seats have their terminal at their socket. Others may have a socket and
 // show the terminal by a program of their own: their host knows.
 const ownRuntime = "pty"
+
+// named is the row of a seat. The list is asked first: it waits for no plugin, and a plugin that hangs is no
+// reason to show a terminal later.
+func named(ctx context.Context, c *cli.Client, ref string) (row wire.AgentRow, err error) {
+	var rows []wire.AgentRow
+	if err := c.Read(ctx, wire.CmdPs, nil, &rows); err != nil {
+		return row, err
+	}
+	for _, r := range rows {
+		if r.Name == ref && r.Exit == nil {
+			return r, nil
+		}
+	}
+	err = c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: ref}, &row)
+	return row, err
+}
 
 // placeOf finds the terminal of a row of the host c is connected to.
 func placeOf(ctx context.Context, c *cli.Client, row wire.AgentRow, ep wire.Endpoint, want bool) (*place, error) {

@@ -37,6 +37,31 @@ func TestFieldD8_AnAttachShowsTheScreenAndNotItsHistory(t *testing.T) {
 	})
 }
 
+// A runtime plugin that hangs does not keep a terminal from being shown: the output is replayed.
+func TestAttach_DoesNotWaitForAPluginThatHangs(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	w.Spawn("shown", "sh", "-c", "echo begun; exec sleep 600")
+	plugin := w.PluginPID("pty")
+	if err := syscall.Kill(plugin, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Kill(plugin, syscall.SIGCONT)
+	r := worldRig(t, w)
+	waits := r.run("inspect", "shown") // it wants to be sure, and takes seconds
+	s := r.run("attach", "--no-nudge", "shown")
+	s.see("begun")
+	select {
+	case <-waits.ended:
+		t.Errorf("the attach was no faster than what waits for the plugin: %q", tail(waits.text()))
+	default:
+	}
+	s.send("\x1d")
+	if code, shown := s.wait(); code != 0 {
+		t.Errorf("exit code %d: %q", code, tail(shown))
+	}
+}
+
 // A seat of tmux is shown by tmux, typed into by the host, and its screen is printed; what tmux cannot do is
 // refused by name.
 func TestASeatOfAnotherRuntimeIsReachedByIt(t *testing.T) {

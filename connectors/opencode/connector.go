@@ -70,7 +70,7 @@ func Info() sdk.Info {
 			ReadyBy:                     sdk.ReadyByProcess,
 			StopGraceMs:                 stopGraceMs,
 			Mints:                       sdk.MintCounts{Ports: 1, Secrets: 1},
-			Input:                       sdk.InputFacts{SubmitDelayMs: submitDelayMs, AwaitField: true},
+			Input:                       sdk.InputFacts{SubmitDelayMs: submitDelayMs, AwaitField: true, BracketedPaste: true},
 			// Keys that are good for a model provider and nothing else, and what it takes to reach one
 			// from behind a proxy or a private certificate authority. Without the latter two the program's own npm install (see
 			// docs/connectors.md) retries for minutes where the user's shell would not have waited.
