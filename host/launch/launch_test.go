@@ -233,6 +233,8 @@ func TestPersonaErrorsHaveTheirCodes(t *testing.T) {
 }
 
 // A marker in every variable of the host: only what is meant to pass passes.
+//
+// proves: ENVMCP-2
 func TestFieldA13_NothingOfTheHostLeaksAndOurValuesWin(t *testing.T) {
 	const canary = "CANARY-7f3a"
 	pass := []string{"PATH", "HOME", "http_declared", "ANTHROPIC_API_KEY", "COTAL_DEBUG", "MY_EXTRA"}
