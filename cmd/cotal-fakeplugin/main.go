@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/hashicorp/go-plugin"
 	"google.golang.org/grpc"
@@ -82,7 +83,10 @@ func serve(m mode) {
 		if err != nil {
 			panic(err)
 		}
-		os.Stdin, open = r, w
+		if _, err := syscall.Dup(int(w.Fd())); err != nil { // a file would be closed when it is collected
+			panic(err)
+		}
+		os.Stdin = r
 	}
 	var impl any
 	if m.Kind == sdk.KindRuntime {
@@ -102,15 +106,14 @@ func serve(m mode) {
 	sdk.ServeConnector(info, impl.(sdk.Connector))
 }
 
-// open is the other end of the standard input that never ends: collected, it would be closed.
-var open *os.File
-
 // noServices leaves the services to the server that serveWire makes.
 type noServices struct{ plugin.NetRPCUnsupportedPlugin }
 
 func (noServices) GRPCServer(*plugin.GRPCBroker, *grpc.Server) error { return nil }
 
-func (noServices) GRPCClient(context.Context, *plugin.GRPCBroker, *grpc.ClientConn) (any, error) { return nil, nil }
+func (noServices) GRPCClient(context.Context, *plugin.GRPCBroker, *grpc.ClientConn) (any, error) {
+	return nil, nil
+}
 
 // serveWire serves below the sdk, for faults that the sdk does not let a plugin have.
 func serveWire(info sdk.Info, impl any, m mode) {

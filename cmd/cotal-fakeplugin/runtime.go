@@ -140,7 +140,7 @@ func (r *runtime) Adopt(ctx context.Context, req sdk.AdoptRequest) (sdk.SeatStat
 			return none, nil
 		}
 	case "adopt-needs-a-handle":
-		if req.Handle.Ref == "" && mine == false && r.owner(req.SeatID) != "" {
+		if req.Handle.Ref == "" && !mine && r.owner(req.SeatID) != "" {
 			return none, sdk.Errorf(sdk.ErrInvalid, "no handle")
 		}
 	case "adopt-takes-foreign-seats":

@@ -117,6 +117,9 @@ type skipped struct{ reason string }
 
 func (s skipped) Error() string { return s.reason }
 
+// found is a finding: a sentence for a person, which may begin with the name of a method.
+func found(format string, args ...any) error { return fmt.Errorf(format, args...) }
+
 func skip(format string, args ...any) error { return skipped{fmt.Sprintf(format, args...)} }
 
 func verify(ctx context.Context, l launcher, opts Options) (report Report) {

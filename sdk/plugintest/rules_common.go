@@ -150,13 +150,13 @@ func checkDescribeStable(ctx context.Context, e *Env) error {
 		info, err := r.client.Describe(dctx)
 		cancel()
 		if err != nil {
-			return fmt.Errorf("Describe: %w", err)
+			return found("Describe: %w", err)
 		}
 		if i == 0 {
 			first = info
 		}
 		if !reflect.DeepEqual(first, info) {
-			return fmt.Errorf("Describe answered %s first and %s later", canonical(first), canonical(info))
+			return found("Describe answered %s first and %s later", canonical(first), canonical(info))
 		}
 	}
 	if !reflect.DeepEqual(first, e.info) {

@@ -216,7 +216,7 @@ func checkNoLeak(ctx context.Context, e *Env) error {
 		for _, kv := range spec.Env {
 			// HOME of the plugin is a directory that only it was told of.
 			if strings.HasSuffix(kv, "="+e.dir.home) || strings.HasSuffix(kv, "="+e.dir.tmp) {
-				bad = append(bad, fmt.Errorf("Env holds a value of the plugin's own environment: %s", kv))
+				bad = append(bad, found("Env holds a value of the plugin's own environment: %s", kv))
 			}
 		}
 	}
@@ -226,7 +226,7 @@ func checkNoLeak(ctx context.Context, e *Env) error {
 func checkPath(ctx context.Context, e *Env) error {
 	_, spec, err := e.launch(ctx, nil)
 	if err == nil && !filepath.IsAbs(spec.Path) {
-		err = fmt.Errorf("Path is %q", spec.Path)
+		err = found("Path is %q", spec.Path)
 	}
 	return err
 }
@@ -242,15 +242,15 @@ func checkEnvForm(ctx context.Context, e *Env) error {
 		name, _, ok := strings.Cut(kv, "=")
 		switch {
 		case !ok || name == "" || strings.Contains(kv, "\x00"):
-			bad = append(bad, fmt.Errorf("Env holds %q, which is not NAME=value", short(kv)))
+			bad = append(bad, found("Env holds %q, which is not NAME=value", short(kv)))
 		case seen[name]:
-			bad = append(bad, fmt.Errorf("Env holds %s twice", name))
+			bad = append(bad, found("Env holds %s twice", name))
 		}
 		seen[name] = true
 	}
 	for _, kv := range req.BaseEnv {
 		if name, _, _ := strings.Cut(kv, "="); !seen[name] {
-			bad = append(bad, fmt.Errorf("Env lost %s of req.BaseEnv", name))
+			bad = append(bad, found("Env lost %s of req.BaseEnv", name))
 		}
 	}
 	return errors.Join(bad...)
@@ -271,7 +271,7 @@ func checkSecrets(ctx context.Context, e *Env) error {
 	for i, arg := range spec.Args {
 		for _, s := range secrets {
 			if strings.Contains(arg, s) {
-				return fmt.Errorf("Args[%d] holds a secret", i)
+				return found("Args[%d] holds a secret", i)
 			}
 		}
 	}
@@ -479,12 +479,12 @@ func checkModels(ctx context.Context, e *Env) error {
 	switch {
 	case errors.Is(err, sdk.ErrUnavailable):
 		if errors.As(err, &typed) && typed.Detail == "" {
-			return errors.New("ErrUnavailable without a reason")
+			return found("ErrUnavailable without a reason")
 		}
 		e.Note("%v", err)
 		return nil
 	case err != nil:
-		return fmt.Errorf("ListModels: %w, want a catalogue or ErrUnavailable", err)
+		return found("ListModels: %w, want a catalogue or ErrUnavailable", err)
 	case !e.info.Has(sdk.CapModels):
 		return fmt.Errorf("it answers with %d models and does not announce the capability %q", len(models.Models), sdk.CapModels)
 	case len(models.Models) == 0:
@@ -524,84 +524,6 @@ func checkModelsCancel(ctx context.Context, e *Env) error {
 	}
 	if err := e.idle(); err != nil {
 		return fmt.Errorf("a second after its caller had given up: %w", err)
-	}
-	return nil
-}
-
-func leftover(req sdk.LaunchRequest) sdk.LeftoverRequest {
-	return sdk.LeftoverRequest{
-		SeatID: req.SeatID, Name: req.Name, LifecycleUID: req.LifecycleUID, WorkspaceRoot: req.WorkspaceRoot,
-		Cwd: req.Cwd, Dir: req.Dir, LaunchOptions: req.LaunchOptions, Binaries: req.Binaries,
-	}
-}
-
-func checkReapUnknown(ctx context.Context, e *Env) error {
-	c, err := e.connector(ctx)
-	if err != nil {
-		return err
-	}
-	req, err := e.request()
-	if err != nil {
-		return err
-	}
-	for _, dir := range []string{req.Dir, filepath.Join(e.dir.launches, "never-was"), ""} {
-		q := leftover(req)
-		q.Dir = dir
-		report, err := c.Reap(ctx, q)
-		switch {
-		case err != nil:
-			return fmt.Errorf("Reap with the directory %q: %w", dir, err)
-		case report.Outcome != sdk.ReapAbsent:
-			return fmt.Errorf("Reap with the directory %q says %q of a seat that never was", dir, report.Outcome)
-		case len(report.Evidence) == 0 || slices.Contains(report.Evidence, ""):
-			return fmt.Errorf("Reap with the directory %q gives no evidence: %s", dir, asText(report))
-		}
-	}
-	return nil
-}
-
-func checkReapTwice(ctx context.Context, e *Env) error {
-	req, _, err := e.launch(ctx, nil)
-	if err != nil {
-		return err
-	}
-	c, err := e.connector(ctx)
-	if err != nil {
-		return err
-	}
-	for i := range 3 {
-		report, err := c.Reap(ctx, leftover(req))
-		if err != nil {
-			return fmt.Errorf("Reap, call %d: %w", i+1, err)
-		}
-		if i > 0 && len(report.Removed) > 0 {
-			return fmt.Errorf("Reap, call %d, still removed %v", i+1, report.Removed)
-		}
-	}
-	return nil
-}
-
-func checkReapOwn(ctx context.Context, e *Env) error {
-	req, _, err := e.launch(ctx, nil)
-	if err != nil {
-		return err
-	}
-	for _, file := range []string{filepath.Join(e.dir.work, "users.txt"), filepath.Join(e.dir.home, "users.txt")} {
-		if err := os.WriteFile(file, []byte("the user's\n"), 0o600); err != nil {
-			return fmt.Errorf("write the user's file: %w", err)
-		}
-	}
-	c, err := e.connector(ctx)
-	if err != nil {
-		return err
-	}
-	before := e.tree(req.Dir)
-	if _, err := c.Reap(ctx, leftover(req)); err != nil {
-		return skip("Reap fails, which is a rule of its own: %v", err)
-	}
-	gone := slices.DeleteFunc(differences(before, e.tree(req.Dir)), func(s string) bool { return strings.HasPrefix(s, "new: ") })
-	if len(gone) > 0 {
-		return fmt.Errorf("outside req.Dir: %s", strings.Join(gone, ", "))
 	}
 	return nil
 }

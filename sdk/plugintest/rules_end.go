@@ -82,7 +82,7 @@ func checkPolite(ctx context.Context, e *Env) error {
 	begin := time.Now()
 	report, err := r.Reap(ctx, stop)
 	if err != nil {
-		return fmt.Errorf("Reap: %w", err)
+		return found("Reap: %w", err)
 	}
 	s.gone = true
 	if s.read("asked") == "" {
@@ -108,11 +108,11 @@ func checkGrace(ctx context.Context, e *Env) error {
 	took := time.Since(begin)
 	switch {
 	case err != nil:
-		return fmt.Errorf("Reap: %w", err)
+		return found("Reap: %w", err)
 	case alive(pid):
-		return fmt.Errorf("Reap says %s and the agent (process %d) lives", report.Outcome, pid)
+		return found("Reap says %s and the agent (process %d) lives", report.Outcome, pid)
 	case report.Outcome != sdk.ReapStopped:
-		return fmt.Errorf("Reap ended the agent and says %q", report.Outcome)
+		return found("Reap ended the agent and says %q", report.Outcome)
 	case took < shortGrace*time.Millisecond*8/10:
 		return fmt.Errorf("the grace is %d ms and the agent was killed after %d", shortGrace, took.Milliseconds())
 	case took > e.patience()/2:
@@ -139,11 +139,11 @@ func checkNow(ctx context.Context, e *Env) error {
 	}
 	begin := time.Now()
 	if _, err = r.Reap(ctx, stop); err != nil {
-		return fmt.Errorf("Reap: %w", err)
+		return found("Reap: %w", err)
 	}
 	s.gone = true
 	if alive(pid) {
-		return fmt.Errorf("Reap succeeded and the agent (process %d) lives", pid)
+		return found("Reap succeeded and the agent (process %d) lives", pid)
 	}
 	if took := time.Since(begin); took >= grace {
 		return fmt.Errorf("a stop that was to kill at once took %s", took.Round(time.Millisecond))
@@ -166,9 +166,9 @@ func checkEscaped(ctx context.Context, e *Env) error {
 		e.Note("unproven, as it may say: %v", err)
 		return nil
 	case err != nil:
-		return fmt.Errorf("Reap: %w", err)
+		return found("Reap: %w", err)
 	case alive(pid):
-		return fmt.Errorf("Reap claims the end (%s) and process %d, which the agent detached, lives", asText(report), pid)
+		return found("Reap claims the end (%s) and process %d, which the agent detached, lives", asText(report), pid)
 	}
 	return nil
 }
@@ -190,10 +190,10 @@ func checkKeep(ctx context.Context, e *Env) error {
 	stop.Keep = true
 	report, err := r.Reap(ctx, stop)
 	if err != nil {
-		return fmt.Errorf("Reap with Keep: %w", err)
+		return found("Reap with Keep: %w", err)
 	}
 	if alive(pid) {
-		return fmt.Errorf("Reap with Keep says %s and the agent lives", report.Outcome)
+		return found("Reap with Keep says %s and the agent lives", report.Outcome)
 	}
 	st, err := s.adopt(ctx, false)
 	if err != nil || st.State != sdk.SeatExited || st.Exit == nil {
@@ -203,7 +203,7 @@ func checkKeep(ctx context.Context, e *Env) error {
 		return fmt.Errorf("the end was asked for and the record says not: %s", asText(st.Exit))
 	}
 	if _, err := s.reap(ctx, sdk.StopNow); err != nil {
-		return fmt.Errorf("Reap after Reap with Keep: %w", err)
+		return found("Reap after Reap with Keep: %w", err)
 	}
 	if st, err = s.adopt(ctx, false); err != nil || st.State != sdk.SeatNotFound {
 		return fmt.Errorf("after the last Reap the seat is %q (%s), %w, want not_found", st.State, st.Reason, orNone(err))
@@ -219,10 +219,10 @@ func checkReapAgain(ctx context.Context, e *Env) error {
 	for i := range 3 {
 		report, err := s.reap(ctx, sdk.StopNow)
 		if err != nil {
-			return fmt.Errorf("Reap, call %d: %w", i+1, err)
+			return found("Reap, call %d: %w", i+1, err)
 		}
 		if i > 0 && report.Outcome == sdk.ReapStopped {
-			return fmt.Errorf("Reap, call %d, says again that it stopped the seat", i+1)
+			return found("Reap, call %d, says again that it stopped the seat", i+1)
 		}
 	}
 	return nil
@@ -236,11 +236,11 @@ func checkReapAbsent(ctx context.Context, e *Env) error {
 	report, err := r.Reap(ctx, sdk.StopRequest{SeatID: randomHex(16), InstanceID: "verify", Nonce: randomHex(16), Fence: ourFence, Mode: sdk.StopGraceful, GraceMs: shortGrace})
 	switch {
 	case err != nil:
-		return fmt.Errorf("Reap: %w", err)
+		return found("Reap: %w", err)
 	case report.Outcome != sdk.ReapAbsent:
-		return fmt.Errorf("Reap says %q of a seat that never was", report.Outcome)
+		return found("Reap says %q of a seat that never was", report.Outcome)
 	case len(report.Evidence) == 0 || slices.Contains(report.Evidence, ""):
-		return fmt.Errorf("Reap gives no evidence: %s", asText(report))
+		return found("Reap gives no evidence: %s", asText(report))
 	}
 	return nil
 }
@@ -262,7 +262,7 @@ func checkReapLeaves(ctx context.Context, e *Env) error {
 		}
 		t, err := s.target(ctx)
 		if _, err := s.reap(ctx, sdk.StopNow); err != nil {
-			return fmt.Errorf("Reap: %w", err)
+			return found("Reap: %w", err)
 		}
 		if alive(pid) {
 			bad.add("the agent (process %d) lives", pid)

@@ -63,7 +63,7 @@ func checkPrepared(ctx context.Context, e *Env) error {
 	}
 	st, err := s.adopt(ctx, false)
 	if err != nil {
-		return fmt.Errorf("Adopt: %w", err)
+		return found("Adopt: %w", err)
 	}
 	if st.State != sdk.SeatPrepared {
 		return fmt.Errorf("after Spawn the seat is %s (%s), want prepared", st.State, st.Reason)
@@ -159,7 +159,7 @@ func checkCommit(ctx context.Context, e *Env) error {
 	}
 	st, err := s.adopt(ctx, false)
 	if err != nil {
-		return fmt.Errorf("Adopt: %w", err)
+		return found("Adopt: %w", err)
 	}
 	if st.State != sdk.SeatRunning {
 		return fmt.Errorf("the agent runs as process %d and Adopt says %s (%s)", pid, st.State, st.Reason)
@@ -244,14 +244,14 @@ func checkAdoptAfterKill(ctx context.Context, e *Env) error {
 	}
 	before, err := s.adopt(ctx, false)
 	if err != nil {
-		return fmt.Errorf("Adopt: %w", err)
+		return found("Adopt: %w", err)
 	}
 	if _, err := e.restart(ctx); err != nil {
 		return err
 	}
 	after, err := s.adopt(ctx, false)
 	if err != nil {
-		return fmt.Errorf("Adopt by a new process: %w", err)
+		return found("Adopt by a new process: %w", err)
 	}
 	if after.State != sdk.SeatRunning || after.Agent != before.Agent || after.Identity != before.Identity {
 		return fmt.Errorf("before the kill Adopt said %s, after it %s", asText(before), asText(after))
@@ -280,7 +280,7 @@ func checkAdoptByID(ctx context.Context, e *Env) error {
 		return fmt.Errorf("by its id alone the prepared seat is %q (%s), %w", st.State, st.Reason, orNone(err))
 	}
 	if !reflect.DeepEqual(st.Handle, handle) {
-		return fmt.Errorf("Spawn gave the handle %s, Adopt by id gives %s", asText(handle), asText(st.Handle))
+		return found("Spawn gave the handle %s, Adopt by id gives %s", asText(handle), asText(st.Handle))
 	}
 	if st.Owner != s.req.Owner {
 		return fmt.Errorf("the owner is %s, Adopt by id says %s", asText(s.req.Owner), asText(st.Owner))
@@ -345,7 +345,7 @@ func checkStaleFence(ctx context.Context, e *Env) error {
 	}
 	s.req.Fence = ourFence + 1 // a later host
 	if _, err := s.adopt(ctx, true); err != nil {
-		return fmt.Errorf("Adopt by a later host: %w", err)
+		return found("Adopt by a later host: %w", err)
 	}
 	r, err := e.runtime(ctx)
 	if err != nil {
@@ -373,10 +373,10 @@ func checkNotFound(ctx context.Context, e *Env) error {
 	}
 	st, err := r.Adopt(ctx, sdk.AdoptRequest{SeatID: randomHex(16), InstanceID: "verify", Nonce: randomHex(16), Fence: ourFence, Commit: true})
 	if err != nil {
-		return fmt.Errorf("Adopt: %w", err)
+		return found("Adopt: %w", err)
 	}
 	if st.State != sdk.SeatNotFound {
-		return fmt.Errorf("Adopt says %q (%s)", st.State, st.Reason)
+		return found("Adopt says %q (%s)", st.State, st.Reason)
 	}
 	return nil
 }
@@ -492,7 +492,7 @@ func checkAttach(ctx context.Context, e *Env) error {
 	}
 	t, err := s.target(ctx)
 	if err != nil {
-		return fmt.Errorf("Attach: %w", err)
+		return found("Attach: %w", err)
 	}
 	if t.Seat == nil {
 		st, err := os.Stat(t.Argv[0])

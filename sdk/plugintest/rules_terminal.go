@@ -63,7 +63,7 @@ func checkOutput(ctx context.Context, e *Env) error {
 			return err
 		}
 		if _, err := s.adopt(ctx, false); err != nil {
-			return fmt.Errorf("Adopt: %w", err)
+			return found("Adopt: %w", err)
 		}
 	}
 	if err := os.WriteFile(s.file("stop"), nil, 0o600); err != nil {
@@ -171,10 +171,10 @@ func checkWrite(ctx context.Context, e *Env) error {
 		part := rest[:min(len(rest), 3000)]
 		n, err := r.Write(ctx, sdk.WriteRequest{SeatID: s.req.SeatID, InstanceID: s.req.Owner.InstanceID, Handle: s.handle, Fence: s.req.Fence, Data: part})
 		if err != nil {
-			return fmt.Errorf("Write: %w", err)
+			return found("Write: %w", err)
 		}
 		if n != len(part) {
-			return fmt.Errorf("Write of %d bytes says %d", len(part), n)
+			return found("Write of %d bytes says %d", len(part), n)
 		}
 		rest = rest[len(part):]
 	}
@@ -204,7 +204,7 @@ func checkWriteGone(ctx context.Context, e *Env) error {
 	}
 	_, err = r.Write(ctx, sdk.WriteRequest{SeatID: s.req.SeatID, InstanceID: s.req.Owner.InstanceID, Handle: s.handle, Fence: s.req.Fence, Data: []byte("x")})
 	if !errors.Is(err, sdk.ErrGone) {
-		return fmt.Errorf("Write after the end: %w, want ErrGone", orNone(err))
+		return found("Write after the end: %w, want ErrGone", orNone(err))
 	}
 	return nil
 }
@@ -229,7 +229,7 @@ func checkSnapshot(ctx context.Context, e *Env) error {
 	})
 	switch {
 	case err != nil:
-		return fmt.Errorf("Snapshot: %w", err)
+		return found("Snapshot: %w", err)
 	case !shown:
 		return fmt.Errorf("the agent printed %q and the screen is %q", word, short(string(snap.Data)))
 	case snap.Rows != ourRows || snap.Cols != ourCols:
@@ -268,7 +268,7 @@ func checkWatch(ctx context.Context, e *Env) error {
 		}
 	}
 	if !eventually(ctx, e.patience(), seen(sdk.SeatRunning)) {
-		return fmt.Errorf("Watch of a running seat told nothing of that within %s", e.patience())
+		return found("Watch of a running seat told nothing of that within %s", e.patience())
 	}
 	if err := os.WriteFile(s.file("go"), nil, 0o600); err != nil {
 		return fmt.Errorf("tell the agent to end: %w", err)
@@ -287,10 +287,10 @@ func checkWatch(ctx context.Context, e *Env) error {
 	select {
 	case err := <-done:
 		if err != nil {
-			return fmt.Errorf("Watch, after the exit: %w", err)
+			return found("Watch, after the exit: %w", err)
 		}
 	case <-t.C:
-		return fmt.Errorf("Watch told the exit and did not return within %s", e.patience())
+		return found("Watch told the exit and did not return within %s", e.patience())
 	}
 	return nil
 }
@@ -312,7 +312,7 @@ func checkList(ctx context.Context, e *Env) error {
 	for _, instance := range []string{running.req.Owner.InstanceID, "somebody-else"} {
 		list, err := r.List(ctx, sdk.ListRequest{InstanceID: instance})
 		if err != nil {
-			return fmt.Errorf("List: %w", err)
+			return found("List: %w", err)
 		}
 		for _, s := range []*Seat{prepared, running} {
 			found := 0

@@ -120,7 +120,7 @@ func (s *Seat) spawn(ctx context.Context) error {
 		return err
 	}
 	if s.handle, err = r.Spawn(ctx, s.req); err != nil {
-		return fmt.Errorf("Spawn: %w", err)
+		return found("Spawn: %w", err)
 	}
 	return nil
 }
@@ -169,7 +169,7 @@ func (s *Seat) target(ctx context.Context) (sdk.AttachTarget, error) {
 func (s *Seat) dial(ctx context.Context, role seat.Role) (*seat.Conn, error) {
 	t, err := s.target(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("Attach: %w", err)
+		return nil, found("Attach: %w", err)
 	}
 	if t.Seat == nil {
 		return nil, skip("Attach answers with an argv, so there is no seat socket to look at")
@@ -233,7 +233,7 @@ func (s *Seat) exited(ctx context.Context) (*sdk.Exit, error) {
 		return nil, fmt.Errorf("after %s the seat is %s (%s), want exited", s.e.patience(), st.State, st.Reason)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("Adopt: %w", err)
+		return nil, found("Adopt: %w", err)
 	}
 	if st.Exit == nil {
 		return nil, errors.New("the seat is exited and its status has no exit")
