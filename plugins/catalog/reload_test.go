@@ -15,6 +15,7 @@ import (
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/plugins/supervise"
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/hashicorp/go-hclog"
 )
 
 func TestDiff(t *testing.T) {
@@ -294,6 +295,13 @@ func TestSecretsOfALaunchAreHiddenInWhatPluginsPrint(t *testing.T) {
 	f := newFixture(t)
 	cfg := config(f.root, f.env, sdk.KindConnector)
 	cfg.CrashDir = filepath.Join(f.root, "log")
+	logPath := filepath.Join(f.root, "host.log")
+	logFile, err := os.Create(logPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer logFile.Close()
+	cfg.Log = hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: logFile})
 	c := New(cfg)
 	t.Cleanup(func() {
 		if err := c.Stop(context.Background()); err != nil {
@@ -316,6 +324,11 @@ func TestSecretsOfALaunchAreHiddenInWhatPluginsPrint(t *testing.T) {
 	if err != nil || slices.ContainsFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, supervise.NonceEnv) }) {
 		t.Errorf("the mark of the plugin's helpers is in a launch: %v, %v", spec.Env, err)
 	}
+	const want = "print [redacted] [redacted] [redacted] [redacted] /home/somebody"
+	f.eventually("what it printed is in the log, without the secrets", func() bool {
+		b, err := os.ReadFile(logPath)
+		return err == nil && strings.Contains(string(b), want)
+	})
 	f.kill(c)
 	var report string
 	f.eventually("there is a report", func() bool {
@@ -327,7 +340,7 @@ func TestSecretsOfALaunchAreHiddenInWhatPluginsPrint(t *testing.T) {
 		report = string(b)
 		return err == nil
 	})
-	if !strings.Contains(report, "print [redacted] [redacted] [redacted] [redacted] /home/somebody") {
+	if !strings.Contains(report, want) {
 		t.Errorf("report:\n%s", report)
 	}
 }

@@ -123,6 +123,10 @@ func TestADeathLeavesAReportWithoutSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// What a plugin prints, unlike what it logs and what a panic writes, comes through the connection: let it.
+	eventually(t, 10*time.Second, "its words have arrived", func() bool {
+		return strings.Contains(live.proc.out.lastLines(tailLines), "panic: not")
+	})
 	_, _ = do(live, f.ctx(), map[string]any{"do": "exit"})
 	if _, err := s.After(f.ctx(), live.Attempt); err != nil {
 		t.Fatal(err)
