@@ -30,24 +30,8 @@ type local struct {
 	exit      *wire.SeatExit // it has ended
 }
 
-// locate finds the seat that is meant. The host decides what an alias means; when it does not answer,
-// the seat directories do, so that seats can be reached without any host.
-func locate(ctx context.Context, app *app, ref string) (*local, error) {
-	ep, _, err := app.target.Endpoint()
-	var row wire.AgentRow
-	if err == nil {
-		if row, err = inspect(ctx, app, ref); err == nil {
-			s, err := fromRow(row, ep)
-			if err == nil {
-				s.root = app.workspace()
-			}
-			return s, err
-		}
-	}
-	return locateAlone(ctx, app, ref, ep, err)
-}
-
-// locateAlone finds a seat by the seat directories. err is why the host did not say.
+// locateAlone finds a seat by the seat directories, so that seats can be reached without any host. err is why
+// the host, which decides what an alias means, did not say.
 func locateAlone(ctx context.Context, app *app, ref string, ep wire.Endpoint, err error) (*local, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()

@@ -36,8 +36,15 @@ func TestFieldO3_WhatAnAgentCallsItselfIsShownEscaped(t *testing.T) {
 		t.Errorf("a model for a program that takes none: %v", err)
 	}
 	for _, args := range [][]string{
-		{"ps"}, {"ps", "--wide"}, {"inspect", "dying"}, {"logs", "dying"}, {"input", "dying", "--text", "x"}, {"stop", "dying"},
-		{"spawn", "--agent", "command", "--name", "m", "--model", hostile, "--detach", "--", "true"}, {"inspect", hostile}, {"attach", hostile},
+		{"ps"},
+		{"ps", "--wide"},
+		{"inspect", "dying"},
+		{"logs", "dying"},
+		{"input", "dying", "--text", "x"},
+		{"stop", "dying"},
+		{"spawn", "--agent", "command", "--name", "m", "--model", hostile, "--detach", "--", "true"},
+		{"inspect", hostile},
+		{"attach", hostile},
 	} {
 		r := w.CLI(args...)
 		for _, text := range []string{r.Stdout, r.Stderr} {
