@@ -135,9 +135,9 @@ func (a *actor) ready(ctx context.Context, t typist) (terminalNow, error) {
 // message types text as one message and its Return.
 func (a *actor) message(ctx context.Context, t typist, now terminalNow, text []byte, enter bool) (typed int, err error) {
 	facts := a.inputFacts(ctx)
-	bracketed := now.modes&terminal.BracketedPaste != 0 || !now.modesKnown && facts.BracketedPaste
+	bracketed := now.modes&terminal.BracketedPaste != 0 || !now.pasteKnown && facts.BracketedPaste
 	// What cannot be typed as it is, is refused before the first byte.
-	if bracketed || !now.modesKnown {
+	if bracketed || !now.pasteKnown {
 		if err := checkPaste(text); err != nil {
 			return 0, wire.Refuse(wire.CodeBadRequest, "text: %v", err)
 		}
@@ -262,9 +262,13 @@ const (
 	fieldSettle = 500 * time.Millisecond
 )
 
-// hasField reports whether the modes say that an input field has the focus.
-func hasField(m terminal.Modes) bool {
-	return m&(terminal.BracketedPaste|terminal.CursorHidden) == terminal.BracketedPaste
+// hasField reports whether the modes say that an input field has the focus. Where they do not tell of
+// bracketed paste, a cursor on the alternate screen has to do.
+func hasField(now terminalNow) bool {
+	if !now.pasteKnown {
+		return now.modes&(terminal.AltScreen|terminal.CursorHidden) == terminal.AltScreen
+	}
+	return now.modes&(terminal.BracketedPaste|terminal.CursorHidden) == terminal.BracketedPaste
 }
 
 // awaitField waits until the seat's modes say that its program takes text.
@@ -274,7 +278,7 @@ func awaitField(ctx context.Context, t typist, now terminalNow) (terminalNow, er
 	var since time.Time // the field is there since; zero while it is not
 	for {
 		switch {
-		case !hasField(now.modes):
+		case !hasField(now):
 			since = time.Time{}
 		case since.IsZero():
 			since = time.Now()

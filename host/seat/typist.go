@@ -29,6 +29,7 @@ type terminalNow struct {
 	running    bool
 	modes      terminal.Modes
 	modesKnown bool
+	pasteKnown bool          // modes say whether the program asked for bracketed paste; tmux before 3.5 does not
 	typed      time.Duration // since a person last typed there; 0: nobody has, or it cannot be told
 	lines      seat.Lines
 	line       int // bytes of the unfinished line
@@ -61,7 +62,7 @@ func (a *actor) newTypist(ctx context.Context) (typist, error) {
 	if !ok || !info.Has(sdk.CapWrite) {
 		return nil, lacks(row.Runtime, "type into a seat", sdk.CapWrite)
 	}
-	return &writerTypist{a: a, w: w}, nil
+	return &writerTypist{a: a, w: w, screens: info.Has(sdk.CapSnapshot)}, nil
 }
 
 // lacks refuses what a runtime cannot do, by the name of the capability.
@@ -82,7 +83,7 @@ func (t *socketTypist) look(ctx context.Context) (terminalNow, error) {
 	}
 	t.lines = st.Lines
 	return terminalNow{
-		running: st.State == seat.StateRunning, modes: terminal.Modes(st.Modes), modesKnown: true,
+		running: st.State == seat.StateRunning, modes: terminal.Modes(st.Modes), modesKnown: true, pasteKnown: true,
 		typed: time.Duration(st.Typed) * time.Millisecond, lines: st.Lines, line: int(st.Line),
 	}, nil
 }
@@ -114,8 +115,9 @@ func (t *socketTypist) close() { t.conn.Close() }
 
 // writerTypist types through the runtime, which knows how to make one paste of a text.
 type writerTypist struct {
-	a *actor
-	w sdk.Writer
+	a       *actor
+	w       sdk.Writer
+	screens bool // the runtime has CapSnapshot
 }
 
 func (t *writerTypist) look(ctx context.Context) (terminalNow, error) {
@@ -123,7 +125,11 @@ func (t *writerTypist) look(ctx context.Context) (terminalNow, error) {
 	if err != nil {
 		return terminalNow{}, err
 	}
-	return terminalNow{running: st.State == sdk.SeatRunning, modes: terminal.Modes(st.Modes), modesKnown: st.Modes != 0}, nil
+	now := terminalNow{running: st.State == sdk.SeatRunning, modes: terminal.Modes(st.Modes)}
+	// A runtime that shows screens knows their modes, also when none is in force.
+	now.modesKnown = st.Modes != 0 || t.screens
+	now.pasteKnown = now.modes&terminal.BracketedPaste != 0
+	return now, nil
 }
 
 func (t *writerTypist) write(ctx context.Context, p []byte, paste bool) (int, error) {

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/harness"
 	"github.com/cotal-ai/cotal-host/test/seatview"
+	"github.com/cotal-ai/cotal-host/test/stubmodel"
 )
 
 // runtimes are those that ship, and how a host is told to use one for new seats.
@@ -108,5 +110,52 @@ func TestASeatIsTheSameInEveryRuntime(t *testing.T) {
 			w.Host("stop", "--with-agents").OK()
 			w.AssertNothingLeft()
 		})
+	}
+}
+
+// TestARealAgentInTmux: the real program, its full screen, typed into by message, taken back after the death
+// of host and runtime plugin, and stopped with proof; in a pane of tmux, by the flag alone.
+func TestARealAgentInTmux(t *testing.T) {
+	w, stub := opencodeWorld(t)
+	h := w.Start(harness.HostOptions{})
+	w.CLI("spawn", "coder", "--runtime", "tmux", "--detach", "--timeout", "2m").OK()
+	row := w.AwaitStatus("coder", "running")
+	if row.Mode != "tmux" {
+		t.Fatalf("it runs on %s", row.Mode)
+	}
+	ask := func(word string) {
+		t.Helper()
+		await(t, agentWait, "the text is typed", func() (bool, string) {
+			r := w.CLI("input", "coder", "--text", "say "+word)
+			return r.Code == 0, r.String()
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), agentWait)
+		defer cancel()
+		if _, err := stub.Wait(ctx, stubmodel.Asked("say "+word)); err != nil {
+			t.Fatalf("the model was not asked for %s: %v; the screen:\n%s", word, err, w.CLI("logs", "coder").Stdout)
+		}
+		await(t, agentWait, "the answer is on the screen", func() (bool, string) {
+			out := w.CLI("logs", "coder").OK().Stdout
+			return strings.Contains(out, "say "+word+">>"), out
+		})
+	}
+	ask("alpha")
+	plugin := w.PluginPID("tmux")
+	h.Kill()
+	w.KillRest(plugin) // it ends with its host
+	w.Start(harness.HostOptions{})
+	if got := w.AwaitStatus("coder", "running"); got.PID != row.PID || got.LifecycleUID != row.LifecycleUID {
+		t.Fatalf("behind kill -9 of both it is %+v, was %+v", got, row)
+	}
+	ask("beta")
+	term := seatview.Start(t, w, 30, 100, "attach", "coder")
+	term.See("beta>>")
+	term.Type("\x02d")
+	if code := term.Wait(); code != 0 {
+		t.Errorf("leaving ends with code %d", code)
+	}
+	w.CLI("stop", "coder").OK()
+	if left := w.ProcsLike("opencode.exe"); len(left) > 0 {
+		t.Errorf("processes are left: %v", left)
 	}
 }
