@@ -50,14 +50,16 @@ var reserved = []struct {
 	{"go.etcd.io/bbolt", []string{"host/journal"}},
 	{"github.com/hashicorp/go-plugin", []string{"sdk", "sdk/internal/", "sdk/plugintest", "plugins/", "cmd/cotal-fakeplugin"}},
 	{"google.golang.org/grpc", []string{"sdk", "sdk/internal/", "sdk/plugintest", "plugins/", "cmd/cotal-fakeplugin"}},
-	{"github.com/creack/pty", []string{"runtimes/pty/", "cmd/cotal-opencode-seat"}},
+	{"github.com/creack/pty", []string{"runtimes/pty/", "runtimes/tmux", "cmd/cotal-opencode-seat"}},
 	{module + "/runtimes/pty/custody", []string{"cmd/cotal-seat", "runtimes/pty/custody/"}},
+	{module + "/runtimes/tmux/holder", []string{"cmd/cotal-tmux-seat", "runtimes/tmux/holder/"}},
 }
 
 // unlinked says what a binary must not link, wherever it comes from.
 var unlinked = map[string][]string{
 	// Every seat costs this much memory for ever; net alone is 2 MB.
-	"cmd/cotal-seat": {"net", "fmt", "encoding/json", "os/exec", "log", "text/template", "crypto/tls"},
+	"cmd/cotal-seat":      {"net", "fmt", "encoding/json", "os/exec", "log", "text/template", "crypto/tls"},
+	"cmd/cotal-tmux-seat": {"net", "fmt", "encoding/json", "os/exec", "log", "text/template", "crypto/tls"},
 	// A command line that is started for every keystroke of a script.
 	"cmd/cotal": {
 		"github.com/nats-io/nats-server/v2", "github.com/hashicorp/go-plugin", "google.golang.org/grpc",
@@ -66,7 +68,7 @@ var unlinked = map[string][]string{
 }
 
 // frugal names binaries that link one foreign module only.
-var frugal = map[string]string{"cmd/cotal-seat": "golang.org/x/sys"}
+var frugal = map[string]string{"cmd/cotal-seat": "golang.org/x/sys", "cmd/cotal-tmux-seat": "golang.org/x/sys"}
 
 // emptyNames say nothing about a package.
 var emptyNames = []string{"util", "utils", "common", "helpers", "helper", "pkg", "misc", "shared", "base"}
