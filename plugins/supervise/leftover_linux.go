@@ -102,7 +102,14 @@ func (r procRef) inGroup(pgid int) bool {
 // ofSeat reports whether the process is custody of a seat, or belongs to a seat.
 func (r procRef) ofSeat() bool {
 	exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", r.pid))
-	return strings.HasPrefix(filepath.Base(exe), "cotal-seat") || hasEntry(environ(r.pid), seatNonce)
+	return custodyProgram(exe) || hasEntry(environ(r.pid), seatNonce)
+}
+
+// custodyProgram reports whether an executable holds seats: cotal-seat and its kin (cotal-tmux-seat), by file
+// or as a verified copy in memory.
+func custodyProgram(exe string) bool {
+	name := strings.TrimPrefix(filepath.Base(strings.TrimSuffix(exe, " (deleted)")), "memfd:")
+	return strings.HasPrefix(name, "cotal-") && strings.HasSuffix(name, "seat")
 }
 
 // kill ends exactly this process and waits a moment for it to be gone.

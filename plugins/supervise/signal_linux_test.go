@@ -58,3 +58,19 @@ func TestFieldA2_NoSignalGoesToARecycledNumber(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+func TestCustodyProgram(t *testing.T) {
+	for exe, want := range map[string]bool{
+		"/usr/lib/cotal-host/cotal-seat":           true,
+		"/usr/lib/cotal-host/cotal-seat (deleted)": true,
+		"/memfd:cotal-seat (deleted)":              true,
+		"/memfd:cotal-tmux-seat (deleted)":         true,
+		"/memfd:cotal-pty (deleted)":               false,
+		"/usr/bin/sleep":                           false,
+		"":                                         false,
+	} {
+		if got := custodyProgram(exe); got != want {
+			t.Errorf("%q: %v", exe, got)
+		}
+	}
+}
