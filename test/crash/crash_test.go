@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/test/failpoints"
@@ -43,14 +44,21 @@ func unreachable(t *testing.T, s failpoints.Site) string {
 		return where
 	}
 	rt := runtimeOf(s)
-	bundle, err := os.ReadFile(filepath.Join(harness.Bin(t), "plugins.toml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(bundle), `"cotal-runtime-`+rt+`"`) {
+	if !strings.Contains(bundle(harness.Bin(t)), `"cotal-runtime-`+rt+`"`) {
 		return "the bundle has no runtime " + rt
 	}
 	return ""
+}
+
+var manifest struct {
+	once sync.Once
+	text []byte
+}
+
+// bundle returns the manifest of the binaries under test; empty when there is none.
+func bundle(dir string) string {
+	manifest.once.Do(func() { manifest.text, _ = os.ReadFile(filepath.Join(dir, "plugins.toml")) })
+	return string(manifest.text)
 }
 
 // TestKillAtEveryFailpoint runs the life of two seats, one that is stopped and one that exits by
