@@ -1,18 +1,19 @@
 package main
 
 import (
-	"encoding/json"
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
-	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/plugintest"
+	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
@@ -21,7 +22,7 @@ import (
 // anew for every mode but always the same; COTAL_LONG=1 tries all.
 func TestEveryFaultIsRejectedByNameOfItsRule(t *testing.T) {
 	bin := harness.Bin(t)
-	config := ptyConfig(t, bin)
+	config := harness.PluginConfig(t, bin, sdk.KindRuntime, "pty")
 	dir := t.TempDir()
 	for _, m := range modes {
 		t.Run(m.Name, func(t *testing.T) {
@@ -57,18 +58,27 @@ func TestEveryFaultIsRejectedByNameOfItsRule(t *testing.T) {
 	}
 }
 
-func ptyConfig(t *testing.T, bin string) json.RawMessage {
-	t.Helper()
-	m, err := manifest.Load(filepath.Join(bin, manifest.FileName))
+// What a plugin detached from itself, with an environment of its own, ends with the suite all the same.
+func TestWhatAPluginDetachesEndsWithTheSuite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cotal-fakeplugin"+separator+"leaves-a-process")
+	if err := os.Symlink(filepath.Join(harness.Bin(t), "cotal-fakeplugin"), path); err != nil {
+		t.Fatal(err)
+	}
+	report := plugintest.Verify(t.Context(), path, plugintest.Options{Rules: []string{"starts", "leaves-no-process-behind"}})
+	if report.Error != "" || len(report.Results) != 2 || report.Results[1].Status != plugintest.Failed {
+		t.Fatalf("report %+v, want the leftover found", report)
+	}
+	left := regexp.MustCompile(`sleep \(process (\d+)\)`).FindStringSubmatch(report.Results[1].Reason)
+	if left == nil {
+		t.Fatalf("%q names no process", report.Results[1].Reason)
+	}
+	pid, err := strconv.Atoi(left[1])
 	if err != nil {
 		t.Fatal(err)
 	}
-	entry, _ := m.Find(sdk.KindRuntime, "pty")
-	config, err := entry.ConfigJSON()
-	if err != nil || len(config) == 0 {
-		t.Fatalf("the bundle has no configuration of the pty runtime: %v", err)
+	if st, err := seat.ReadProc(pid); err == nil && st.Comm == "sleep" && st.State != 'Z' {
+		t.Errorf("process %d lives", pid)
 	}
-	return config
 }
 
 // rulesFor draws the rules that a mode is tried against; nil is all.
