@@ -19,7 +19,7 @@ var (
 	fpAdoptSwept     = failpoint.New("tmux.adopt.swept")     // survivors are dead, no exit record yet
 	fpAdoptRecorded  = failpoint.New("tmux.adopt.recorded")  // the exit record of a lost seat is durable
 
-	fpWriteLoaded = failpoint.New("tmux.write.begin") // about to type
+	fpWriteBegin = failpoint.New("tmux.write.begin") // about to type
 
 	fpReapBegin   = failpoint.New("tmux.reap.begin")        // nothing looked at yet
 	fpReapTerm    = failpoint.New("tmux.reap.term")         // the polite signal was sent

@@ -74,6 +74,7 @@ func (rp *reaping) endLive(ctx context.Context, c *seat.Conn) error {
 		}
 		return rp.endHung(ctx, err.Error())
 	}
+	c.Close() // custody waits, for a moment, until whoever it told has hung up
 	return rp.recorded(ctx, now, agent, polite)
 }
 

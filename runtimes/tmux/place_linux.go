@@ -121,18 +121,15 @@ const startFormat = "place #{pid} #{session_id} #{window_id} #{pane_id} #{pane_p
 // start starts a server with one pane, in which argv runs. Nothing in it was chosen by a person, and it
 // holds no secret.
 func (sv server) start(ctx context.Context, id string, rows, cols uint16, argv []string) (place, error) {
-	args := []string{"start-server"}
-	then := func(more ...string) { args = append(append(args, ";"), more...) }
-	then("set", "-s", tag, id)
+	// From standard input, so that the server's command line stays one that a person can read.
+	set := "set -s " + tag + " " + id + "\n"
 	for _, o := range options {
-		then(o...)
+		set += "'" + strings.Join(o, "' '") + "'\n"
 	}
-	then("list-commands", "paste-buffer")
-	then(append([]string{
-		"new-session", "-d", "-x", strconv.Itoa(int(cols)), "-y", strconv.Itoa(int(rows)),
-		"-c", "/", "-P", "-F", startFormat,
+	out, err := sv.call(ctx, []byte(set), append([]string{
+		"start-server", ";", "source-file", "-", ";", "list-commands", "paste-buffer", ";",
+		"new-session", "-d", "-x", strconv.Itoa(int(cols)), "-y", strconv.Itoa(int(rows)), "-c", "/", "-P", "-F", startFormat,
 	}, argv...)...)
-	out, err := sv.call(ctx, nil, args...)
 	if err != nil {
 		return place{}, err
 	}

@@ -430,6 +430,7 @@ type remoteRequest struct {
 	Spawn *sdk.SpawnRequest `json:"spawn,omitempty"`
 	Adopt *sdk.AdoptRequest `json:"adopt,omitempty"`
 	Stop  *sdk.StopRequest  `json:"stop,omitempty"`
+	Write *sdk.WriteRequest `json:"write,omitempty"`
 }
 
 type remoteReply struct {
@@ -468,6 +469,8 @@ func serveRuntime(text string) {
 			a.Handle, err = rt.Spawn(context.Background(), *q.Spawn)
 		case q.Adopt != nil:
 			a.Status, err = rt.Adopt(context.Background(), *q.Adopt)
+		case q.Write != nil:
+			_, err = rt.Write(context.Background(), *q.Write)
 		case q.Stop != nil:
 			a.Report, err = rt.Reap(context.Background(), *q.Stop)
 		}

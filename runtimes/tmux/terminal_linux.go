@@ -161,7 +161,7 @@ func (v *view) paste(ctx context.Context, data []byte, bracketed bool) error {
 	if !v.place.known() {
 		return retryable("seat %s has no place in tmux: %v", v.id, v.placeErr)
 	}
-	if err := fpWriteLoaded.Hit(); err != nil {
+	if err := fpWriteBegin.Hit(); err != nil {
 		return retryable("%v", err)
 	}
 	var raw [8]byte
@@ -247,7 +247,8 @@ func paint(p pane, screen string) sdk.Snapshot {
 	}
 	b.WriteString("\x1b[m")
 	b.Write(terminal.Apply(p.modes &^ (terminal.AltScreen | terminal.CursorHidden | terminal.OriginMode)))
-	fmt.Fprintf(&b, "\x1b[%d;%dH", p.cursorY+1, p.cursorX+1)
+	// After a full row tmux counts the cursor one column further than a terminal can be told.
+	fmt.Fprintf(&b, "\x1b[%d;%dH", p.cursorY+1, min(p.cursorX+1, int(p.cols)))
 	if p.modes&terminal.CursorHidden != 0 {
 		b.WriteString("\x1b[?25l")
 	}
