@@ -215,6 +215,7 @@ func TestIdempotentCallsAreMadeAgainAfterADeath(t *testing.T) {
 	}
 }
 
+// proves: CONN-6
 func TestRefusalsAreNotRepeated(t *testing.T) {
 	f := newFixture(t)
 	_, conn := f.connector()

@@ -81,6 +81,7 @@ func changes(list []Reloaded) string {
 	return strings.Join(out, ", ")
 }
 
+// proves: CONN-5
 func TestAReloadReplacesWhatChangedAndNothingElse(t *testing.T) {
 	f := newFixture(t)
 	c, conn := f.connector()

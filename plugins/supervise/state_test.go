@@ -1,6 +1,8 @@
 package supervise
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 )
@@ -186,6 +188,25 @@ func TestBackoffHasACeiling(t *testing.T) {
 		}
 		if got := backoff(n); got != want {
 			t.Errorf("after %d failures: %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestFixSaysWhatAPersonCanDo(t *testing.T) {
+	start := &StartError{Plugin: "x", Fix: "chmod +x it"}
+	for _, c := range []struct {
+		name  string
+		state State
+		err   error
+		want  string
+	}{
+		{"a failed start with a fix of its own", StateQuarantined, fmt.Errorf("wrapped: %w", start), "chmod +x it"},
+		{"a quarantine", StateQuarantined, errors.New("died"), "read its crash report, repair the cause, then: cotal ext restart x"},
+		{"a backoff", StateBackoff, errors.New("died"), "nothing: it is started again by itself"},
+		{"one that is being started", StateStarting, errors.New("died"), ""},
+	} {
+		if got := fix("x", c.state, c.err); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
 }
