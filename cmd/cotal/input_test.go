@@ -62,7 +62,7 @@ func TestFieldD13_ADialogIsConfirmedOnceItIsShown(t *testing.T) {
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	gate, log := w.Path("gate"), w.Path("log")
-	w.Spawn("asks", "sh", "-c", `while [ ! -e `+gate+` ]; do sleep 0.02; done; printf 'Do you \033[1mtrust\033[0m\r\n  this folder?'; stty raw -echo; dd bs=1 count=4 2>/dev/null >`+log+`; echo; echo confirmed; exec sleep 600`)
+	w.Spawn("asks", "sh", "-c", `while [ ! -e `+gate+` ]; do sleep 0.02; done; stty raw -echo; printf 'Do you \033[1mtrust\033[0m\r\n  this folder?'; dd bs=1 count=4 2>/dev/null >`+log+`; echo; echo confirmed; exec sleep 600`)
 	r := w.CLI("input", "asks", "--wait-text", "Do you trust this folder?", "--wait", "100ms", "--keys", "down,enter").Want(1)
 	if !strings.Contains(r.Stderr, "nothing was typed") {
 		t.Errorf("%v", r)
