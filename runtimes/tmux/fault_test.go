@@ -411,7 +411,7 @@ func TestFieldB5_B9_KilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// A stop that the runtime survived being killed in is as good as any; so are a spawn and a commit.
+// A spawn that fails at any step says that nothing was executed, leaves nothing, and can be made again.
 func TestErrorsAtEveryStepOfASpawnLeaveNothing(t *testing.T) {
 	for _, name := range failpoint.Names() {
 		if !strings.HasPrefix(name, "tmux.spawn.") || name == "tmux.spawn.undo" {

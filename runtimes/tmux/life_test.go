@@ -19,7 +19,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
 )
 
-// proves: RT-1, RT-2, RT-3
+// proves: RT-2, RT-3
 func TestLifeOfASeat(t *testing.T) {
 	r := newRig(t)
 	q := r.spec(`[{"append":{"file":"{work}/started","text":"x"}},{"print":"hello\n"},{"hang":true}]`)
@@ -56,7 +56,6 @@ func TestLifeOfASeat(t *testing.T) {
 }
 
 // How the agent ends is recorded, and the dead pane says the same; a pane that says nothing is no code 0.
-// proves: RT-9, EXIT-1
 func TestFieldB22_TheEndIsReadAndNeverGuessed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		script string
@@ -184,7 +183,7 @@ func TestServerAndCustodyKilled(t *testing.T) {
 }
 
 // Stop takes the whole tree: jobs, double forks into sessions of their own, and who is deaf.
-// proves: RT-12
+// proves: RT-5
 func TestFieldB1_B3_B4_StopTakesTheTree(t *testing.T) {
 	r := newRig(t)
 	q := r.shell(`sleep 600 & echo $! > {work}/job
@@ -256,6 +255,7 @@ func TestStopOfADeafAgent(t *testing.T) {
 }
 
 // Another plugin process finds the seat by its id alone; another instance and an older host have no say.
+// proves: RT-7
 func TestAdoptByIDAlone(t *testing.T) {
 	r := newRig(t)
 	q := r.spec(`[{"hang":true}]`)
@@ -353,6 +353,7 @@ func TestExecFailureKeepsTheSeatPrepared(t *testing.T) {
 
 // A custody process and a tmux server that were stopped: nobody calls the seat gone meanwhile, custody is
 // woken for a stop, and the server that does not answer is ended as the process it is.
+// proves: RT-10
 func TestFieldB23_StoppedServerAndCustody(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -419,7 +420,7 @@ func TestStopThatKeepsItsRecords(t *testing.T) {
 	r.reap(q, sdk.StopGraceful)
 }
 
-// proves: RT-8
+// A watch tells every state in order and ends with the seat.
 func TestWatch(t *testing.T) {
 	r := newRig(t)
 	q := r.shell("read x; exit 6")

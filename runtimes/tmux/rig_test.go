@@ -297,6 +297,20 @@ func writeOf(q sdk.SpawnRequest, data string, paste bool) sdk.WriteRequest {
 
 func (r *rig) file(name string) string { return filepath.Join(r.work, name) }
 
+// touch makes a file of the work directory.
+func (r *rig) touch(name string) {
+	r.t.Helper()
+	if err := os.WriteFile(r.file(name), []byte("x"), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// dead waits until a process is proven dead.
+func (r *rig) dead(id seat.Identity) {
+	r.t.Helper()
+	eventually(r.t, "it is dead", func() bool { live, _ := seat.Check(id); return live == seat.Dead })
+}
+
 // read returns a file of the work directory, or "" when there is none.
 func (r *rig) read(name string) string {
 	text, _ := os.ReadFile(r.file(name))
@@ -334,14 +348,6 @@ func (r *rig) adopt(q sdk.SpawnRequest, commit bool) sdk.SeatStatus {
 		r.t.Fatalf("adopt: %v", err)
 	}
 	return st
-}
-
-// run spawns a seat and starts its agent.
-func (r *rig) run(script string) (sdk.SpawnRequest, sdk.SeatStatus) {
-	r.t.Helper()
-	q := r.spec(script)
-	r.spawn(q)
-	return q, r.adopt(q, true)
 }
 
 func stopOf(q sdk.SpawnRequest, mode sdk.StopMode) sdk.StopRequest {
@@ -409,18 +415,6 @@ func (r *rig) killCustody(q sdk.SpawnRequest) {
 func alive(pid int) bool {
 	st, err := seat.ReadProc(pid)
 	return err == nil && st.State != 'Z' && st.State != 'X'
-}
-
-// kill kills one process that a script of this test started.
-func kill9(t testing.TB, pid int) {
-	t.Helper()
-	id, err := seat.IdentityOf(pid)
-	if err == nil {
-		err = seat.SignalExact(id, syscall.SIGKILL)
-	}
-	if err != nil && !errors.Is(err, seat.ErrProcessGone) {
-		t.Fatal(err)
-	}
 }
 
 // A runtime in a process of its own: it reads one request a line and answers with one line.

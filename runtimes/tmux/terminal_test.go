@@ -32,7 +32,6 @@ func (r *rig) raw(n int, more string) sdk.SpawnRequest {
 }
 
 // Whatever is typed arrives byte for byte: nothing in it is a key name, a flag, a separator or a format.
-// proves: INPUT-1
 func TestFieldD4_D5_TypedTextArrivesByteForByte(t *testing.T) {
 	every := make([]byte, 256)
 	for i := range every {
@@ -230,7 +229,7 @@ func (r *rig) attached(q sdk.SpawnRequest, n int) {
 
 // Several viewers at once; the last one that typed sets the size; leaving, by key or by SIGKILL, never
 // ends the seat. Sizes nobody can use are not handed on.
-// proves: RT-5
+// proves: RT-3
 func TestFieldD17_ViewersComeAndGo(t *testing.T) {
 	r := newRig(t)
 	q := r.shell(`stty -echo; while read line; do stty size; done`)
@@ -296,7 +295,6 @@ func TestFieldD17_ViewersComeAndGo(t *testing.T) {
 }
 
 // A snapshot painted on an empty terminal of the same size is the same screen.
-// proves: RT-6
 func TestFieldD8_SnapshotPaintsTheScreen(t *testing.T) {
 	for name, tc := range map[string]struct {
 		draw  string
