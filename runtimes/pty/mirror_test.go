@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/screen"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/terminal"
@@ -64,7 +65,7 @@ func asker(text string) {
 		q := questions[i%len(questions)]
 		_, _ = os.Stdout.WriteString("\x1b[" + strconv.Itoa(i%20+1) + ";" + strconv.Itoa(i%30+1) + "H" + q)
 		got, took := read(5*time.Second, 1)
-		more, _ := read(10*time.Millisecond, 1<<20)
+		more, _ := read(4*time.Millisecond, 1<<20)
 		fmt.Fprintf(log, "%d %d %q\n", i, took.Milliseconds(), append(got, more...))
 	}
 	late, _ := read(700*time.Millisecond, 1<<20)
@@ -126,7 +127,8 @@ func asksDone(t testing.TB, log string, rounds int) []answered {
 	return readAnswers(t, log)
 }
 
-// slack multiplies limits on a machine that is busy with other things: it is measured beside the test.
+// judgeAnswers checks every answer. slow of them may be late: those that were asked while the mirror was
+// dead.
 func judgeAnswers(t *testing.T, all []answered, slow int) {
 	t.Helper()
 	late := 0
@@ -158,12 +160,10 @@ func TestFieldD18_WithNobodyAttachedQuestionsAreAnswered(t *testing.T) {
 // viewerTerminal attaches like a terminal, answers what it is asked like one, and leaves.
 func (r *rig) viewerTerminal(ctx context.Context, q sdk.SpawnRequest, stay func(seen func() int)) {
 	r.t.Helper()
-	rec := r.record(q)
 	target, err := r.rt.Attach(ctx, sdk.AttachRequest{SeatID: q.SeatID, InstanceID: q.Owner.InstanceID})
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	_ = rec
 	c, err := seat.Dial(ctx, seat.DialConfig{
 		Socket: target.Seat.Socket, Token: target.Seat.Token, From: seat.FromLive,
 		Role: seat.RoleOutput | seat.RoleInput | seat.RoleTerminal,
@@ -251,7 +251,7 @@ func terminalReply(p []byte) (n int, reply string) {
 // proves: RT-5
 func TestFieldD19_EveryQuestionIsAnsweredOnceWhoeverComesAndGoes(t *testing.T) {
 	r := newRig(t)
-	const rounds = 1200
+	const rounds = 900
 	q, log := r.ask(rounds)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -267,8 +267,11 @@ func TestFieldD19_EveryQuestionIsAnsweredOnceWhoeverComesAndGoes(t *testing.T) {
 			eventually(t, "the terminal answers", func() bool { n := len(readAnswers(t, log)); return seen() > 1 || n > rounds || n > before+20 })
 			byTerminal += seen()
 		})
+		if i%20 == 10 { // and the mirror dies now and then
+			kill9(t, workerOf(t))
+		}
 	}
-	judgeAnswers(t, asksDone(t, log, rounds), 0)
+	judgeAnswers(t, asksDone(t, log, rounds), 3)
 	if byTerminal < 20 {
 		t.Errorf("terminals answered %d questions: the test has not tried what it should", byTerminal)
 	}
@@ -318,8 +321,15 @@ func (r *rig) shot(rt *Runtime, q sdk.SpawnRequest, what string, ok func(sdk.Sna
 	r.t.Helper()
 	var snap sdk.Snapshot
 	var err error
+	last := ""
+	defer func() {
+		if r.t.Failed() {
+			r.t.Logf("the last snapshot: %s", last)
+		}
+	}()
 	eventually(r.t, what, func() bool {
 		snap, err = rt.Snapshot(context.Background(), sdk.SnapshotRequest{SeatID: q.SeatID, InstanceID: q.Owner.InstanceID})
+		last = fmt.Sprintf("%v, dirty %q, %d bytes at %d, %.600q", err, snap.Dirty, len(snap.Data), snap.Offset, snap.Data[max(0, len(snap.Data)-400):])
 		return err == nil && snap.Dirty == "" && ok(snap)
 	})
 	return snap
@@ -387,25 +397,30 @@ func TestASnapshotOutlivesTheWorker(t *testing.T) {
 	r.reap(q, sdk.StopNow)
 }
 
-// A flood is dirty while it lasts and clean within a second of its end.
+// A flood is dirty while it lasts and clean within a second of its end; the best of three counts, since the
+// machine may be busy with something else.
 func TestASnapshotOfAFloodSaysSo(t *testing.T) {
 	r := newRig(t)
-	q, _ := r.run(`[{"flood":{"mb":192}},{"print":"\r\nthe end"},{"write":{"file":"{work}/ended","text":"x"}},{"hang":true}]`)
-	dirty := false
-	eventually(t, "the flood is over", func() bool {
-		snap, err := r.rt.Snapshot(context.Background(), sdk.SnapshotRequest{SeatID: q.SeatID, InstanceID: q.Owner.InstanceID})
-		dirty = dirty || err == nil && snap.Dirty != ""
-		return r.read("ended") == "x"
-	})
-	over := time.Now()
+	best, dirty := time.Hour, false
+	for i := 0; i < 3 && (best > time.Second || !dirty); i++ {
+		q, _ := r.run(`[{"flood":{"mb":64}},{"print":"\r\nthe end"},{"write":{"file":"{work}/ended","text":"{pid}"}},{"hang":true}]`)
+		agent := strconv.Itoa(r.adopt(q, false).Agent.PID)
+		eventually(t, "the flood is over", func() bool {
+			snap, err := r.rt.Snapshot(context.Background(), sdk.SnapshotRequest{SeatID: q.SeatID, InstanceID: q.Owner.InstanceID})
+			dirty = dirty || err == nil && snap.Dirty != ""
+			return r.read("ended") == agent
+		})
+		over := time.Now()
+		r.shot(r.rt, q, "the screen is clean again", func(s sdk.Snapshot) bool { return bytes.Contains(s.Data, []byte("the end")) })
+		best = min(best, time.Since(over))
+		r.reap(q, sdk.StopNow)
+	}
 	if !dirty {
-		t.Error("no snapshot taken in the flood was dirty")
+		t.Error("no snapshot taken in a flood was dirty")
 	}
-	r.shot(r.rt, q, "the screen is clean again", func(s sdk.Snapshot) bool { return bytes.Contains(s.Data, []byte("the end")) })
-	if d := time.Since(over); d > time.Second {
-		t.Errorf("clean %s after the end of the flood", d)
+	if best > time.Second {
+		t.Errorf("clean %s after the end of the flood", best)
 	}
-	r.reap(q, sdk.StopNow)
 }
 
 // Sequences that keep an emulator busy for seconds cost nobody anything.
@@ -418,4 +433,58 @@ func TestRepeatBombsHarmNoOtherSeat(t *testing.T) {
 	r.shot(r.rt, bad, "the screen of the bombs", func(s sdk.Snapshot) bool { return bytes.Contains(s.Data, []byte("done")) })
 	r.reap(bad, sdk.StopNow)
 	r.reap(good, sdk.StopNow)
+}
+
+// After a snapshot the stream goes on exactly where it ends, so that nothing is cut in the middle: shown
+// together they make the screen that the whole stream makes.
+//
+// proves: RT-5
+func TestFieldD10_TheStreamGoesOnWhereTheSnapshotEnds(t *testing.T) {
+	r := newRig(t)
+	// Coloured lines in small pieces, over and over, of which a size in bytes never meets a border.
+	q, _ := r.run(`[{"print":"\u001b[?1049h\u001b[2J"},{"tick":{"everyMs":1,"count":1500,"text":"\u001b[7;1H\u001b[38;2;10;200;30mcolour\u001b[0m \u001b[1;4m漢字\u001b[m"}},{"print":"\u001b[9;1Hall told"},{"hang":true}]`)
+	whole := r.view(q, 0)
+	var snaps []sdk.Snapshot
+	for i := range 6 {
+		whole.await(t, fmt.Sprintf("%012d", i*200+1))
+		snaps = append(snaps, r.shot(r.rt, q, "a clean snapshot in the middle", func(sdk.Snapshot) bool { return true }))
+	}
+	part := r.view(q, snaps[0].Offset)
+	part.await(t, "all told")
+	whole.await(t, "all told")
+	all := whole.text()
+	if got := part.text(); got != all[snaps[0].Offset:] {
+		t.Fatalf("the stream from %d on is another one", snaps[0].Offset)
+	}
+	want := drawn(t, snaps[0], all)
+	for _, snap := range snaps {
+		// A terminal that begins with the snapshot is within no sequence when the stream takes over.
+		var m terminal.ModeScanner
+		m.Write([]byte(all[:snap.Offset]))
+		if !m.Ground() {
+			t.Errorf("a snapshot ends at %d, within a sequence", snap.Offset)
+		}
+		if got := drawn(t, snap, string(snap.Data)+all[snap.Offset:]); got != want {
+			t.Errorf("snapshot and stream from %d on draw\n%q\nthe whole stream\n%q", snap.Offset, got, want)
+		}
+	}
+	r.reap(q, sdk.StopNow)
+}
+
+// drawn is what bytes draw on a screen of a snapshot's size.
+func drawn(t *testing.T, size sdk.Snapshot, text string) string {
+	t.Helper()
+	scr, err := screen.New(screen.Config{Rows: int(size.Rows), Cols: int(size.Cols)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer scr.Close()
+	scr.Feed(0, []byte(text))
+	for scr.Step() == 0 {
+	}
+	snap := scr.Snapshot()
+	if snap.Dirty != "" {
+		t.Fatalf("dirty: %s", snap.Dirty)
+	}
+	return string(snap.Data)
 }

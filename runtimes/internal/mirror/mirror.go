@@ -19,7 +19,8 @@ var able atomic.Bool
 // Every wait of the plugin's side.
 const (
 	pingEvery = 2 * time.Second // while there are seats
-	pongWait  = time.Second     // longer, and the worker is stuck or stopped
+	pongWait  = time.Second     // longer, and a worker that is stopped, or busy without an answer, is killed
+	pongMost  = 8 * time.Second // the same for one that has not had the CPU: the machine is in trouble
 	endWait   = time.Second     // from the end of its standard input to SIGKILL
 
 	restartMin  = 50 * time.Millisecond // after a worker that did not live long
@@ -350,20 +351,33 @@ func (m *Mirror) watch(w *process) {
 			return
 		}
 		w.say(message{Op: "ping", Req: n})
-		late := time.NewTimer(pongWait)
-		for ok := false; !ok; {
-			select {
-			case got := <-w.pong:
-				ok = got == n
-			case <-late.C:
-				w.kill("it does not answer")
-				return
-			case <-w.quit:
-				late.Stop()
-				return
-			}
+		if !w.answers(n) {
+			return
 		}
-		late.Stop()
+	}
+}
+
+// answers waits for the answer to a ping. Without one it kills the worker and returns false.
+func (w *process) answers(n uint64) bool {
+	_, before := running(w.cmd.Process.Pid)
+	asked := time.Now()
+	late := time.NewTicker(pongWait)
+	defer late.Stop()
+	for {
+		select {
+		case got := <-w.pong:
+			if got == n {
+				return true
+			}
+		case <-late.C:
+			stopped, cpu := running(w.cmd.Process.Pid)
+			if stopped || cpu-before > pongWait/2 || time.Since(asked) > pongMost {
+				w.kill("it does not answer")
+				return false
+			}
+		case <-w.quit:
+			return false
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"time"
@@ -48,6 +49,21 @@ func processCPU() time.Duration {
 		return 0
 	}
 	return time.Duration(ts.Nano())
+}
+
+// running says whether a process is stopped, and how much CPU time it has used.
+func running(pid int) (stopped bool, used time.Duration) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false, 0
+	}
+	var state string
+	var skip, user, system int64
+	rest := text[bytes.LastIndexByte(text, ')')+1:]
+	if _, err := fmt.Sscan(string(rest), &state, &skip, &skip, &skip, &skip, &skip, &skip, &skip, &skip, &skip, &skip, &user, &system); err != nil {
+		return false, 0
+	}
+	return state == "T" || state == "t", time.Duration(user+system) * 10 * time.Millisecond
 }
 
 // residentKB is the resident memory of a process.

@@ -63,8 +63,9 @@ type watched struct {
 	status seat.Status
 	ended  bool
 
-	flood atomic.Bool // output comes faster than it is drawn
-	taken int         // by the reader since its last nap
+	flood    atomic.Bool // output comes faster than it is drawn
+	jiggling atomic.Bool
+	taken    int // by the reader since its last nap
 
 	conn       *seat.Conn // of the drawer
 	unanswered []reply
@@ -364,8 +365,12 @@ func (s *watched) jiggle() bool {
 	if st.State != seat.StateRunning || st.Attached > 0 || st.Answerer != seat.AnswererMirror || st.Rows < 3 {
 		return false
 	}
+	if !s.jiggling.CompareAndSwap(false, true) {
+		return true // one is under way, and the size it found is the one to go back to
+	}
 	c := s.conn
 	go func() {
+		defer s.jiggling.Store(false)
 		ctx, cancel := context.WithTimeout(context.Background(), dialLimit)
 		defer cancel()
 		if c.Resize(ctx, st.Rows-1, st.Cols) != nil {

@@ -397,6 +397,9 @@ func (c *cleaner) modes(q *csiSeq) {
 			c.cleared = c.cleared || !c.em.Alternate()
 		}
 		c.put("\x1b[?" + strconv.Itoa(n) + string(q.final))
+		if n == 6 { // moves the cursor home, which the library forgets
+			c.put("\x1b[H")
+		}
 		c.flush()
 	}
 }

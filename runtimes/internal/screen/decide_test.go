@@ -1,6 +1,7 @@
 package screen
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -69,10 +70,16 @@ func dearCPU(c *Config) {
 }
 
 func TestAFloodIsSkippedAndCleanAfterIt(t *testing.T) {
+	for _, lines := range []int{1, 40, 6000} { // in pieces of this size
+		t.Run(strconv.Itoa(lines), func(t *testing.T) { skipped(t, lines) })
+	}
+}
+
+func skipped(t *testing.T, lines int) {
 	line := strings.Repeat("y", 99) + "\r\n"
 	b := newBench(t, 24, 80, dearCPU)
 	b.feed("start\r\n")
-	b.flood(strings.Repeat(line, 40), 50<<20, 2*time.Second)
+	b.flood(strings.Repeat(line, lines), 50<<20, 2*time.Second)
 	if !b.flooding() || b.Dirty() == "" {
 		t.Fatalf("50 MB/s: flood %v, dirty %q", b.flooding(), b.Dirty())
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk/terminal"
 )
 
 // seeds are streams that have been trouble to emulators, and pieces of what real programs print.
@@ -76,6 +78,10 @@ func FuzzScreen(f *testing.F) {
 // odd reports whether the library has drawn what no sequence draws: half a wide character, or one without
 // width, left behind when cells were moved.
 func odd(s *Screen) bool {
+	row, _, _ := s.em.Cursor()
+	if top, bottom := s.em.Margins(); s.shown.Modes()&terminal.OriginMode != 0 && (row < top || row > bottom) {
+		return true // no movement leads out of the region
+	}
 	for n := range 2 {
 		for row := range s.rows {
 			for col := range s.cols {

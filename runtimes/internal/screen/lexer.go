@@ -106,26 +106,29 @@ func (l *lexer) hold(p []byte) {
 	l.held = append(l.held, p[:min(len(p), heldMax-len(l.held))]...)
 }
 
-// text looks for places to enter. l.pos is the offset of p.
+// text looks for places to enter, in as much of p as a tail may be long. l.pos is the offset of p.
 func (l *lexer) text(p []byte) {
-	if len(p) == 0 || len(l.marks) == 0 || l.nmarks > 0 && l.pos+uint64(len(p)) < l.last().at+markEvery {
+	if len(l.marks) == 0 {
 		return
 	}
-	at, line := 0, false
-	if j := bytes.LastIndexByte(p, '\n'); j >= 0 && j+1 < len(p) {
-		at, line = j+1, true
-	} else if j == len(p)-1 {
-		at, line = len(p), true
-	} else {
-		for at < len(p) && at < utf8.UTFMax && !utf8.RuneStart(p[at]) {
-			at++
+	for i := max(0, len(p)-tailFar-markEvery); i < len(p); i++ {
+		if l.nmarks > 0 && l.pos+uint64(i) < l.last().at+markEvery {
+			if i = int(l.last().at + markEvery - l.pos); i >= len(p) {
+				return
+			}
 		}
+		j := bytes.IndexByte(p[i:min(len(p), i+markEvery)], '\n')
+		if i += j + 1; j < 0 { // i is where it was
+			for n := 0; n < utf8.UTFMax && i < len(p) && !utf8.RuneStart(p[i]); n++ {
+				i++
+			}
+			if i == len(p) {
+				return
+			}
+		}
+		l.marks[l.nmarks%len(l.marks)] = mark{at: l.pos + uint64(i), line: j >= 0, modes: l.modes.Modes(), top: l.top, bottom: l.bottom}
+		l.nmarks++
 	}
-	if l.nmarks > 0 && l.pos+uint64(at) <= l.last().at {
-		return
-	}
-	l.marks[l.nmarks%len(l.marks)] = mark{at: l.pos + uint64(at), line: line, modes: l.modes.Modes(), top: l.top, bottom: l.bottom}
-	l.nmarks++
 }
 
 func (l *lexer) last() *mark { return &l.marks[(l.nmarks-1)%len(l.marks)] }

@@ -261,6 +261,9 @@ func (s *Screen) seed(m mark) {
 	if m.top > 0 || m.bottom > 0 {
 		seq = fmt.Appendf(seq, "\x1b[%d;%dr", min(max(m.top, 1), s.rows), min(max(m.bottom, 0), s.rows))
 	}
+	if m.line {
+		seq = append(seq, '\r')
+	}
 	s.em.Write(seq)
 }
 
