@@ -70,7 +70,8 @@ type actor struct {
 	counted   bool          // guarded by Set.mu: counted as live, no longer as pending
 	typing    turn          // held by one input at a time, so that two texts never mix
 
-	leaving context.Context // ends when the seat is being stopped or has ended: nothing is typed any more
+	socket  atomic.Pointer[sdk.SeatEndpoint] // where it was typed last; in memory only, for the token
+	leaving context.Context                  // ends when the seat is being stopped or has ended: nothing is typed any more
 	leave   context.CancelFunc
 
 	ports []int // minted for the launch; given back when the seat has ended

@@ -39,6 +39,11 @@ type terminalNow struct {
 // runtime lacks; unavailable; failed-precondition for a seat that has ended.
 func (a *actor) newTypist(ctx context.Context) (typist, error) {
 	row := a.snapshot().Row
+	if at := a.socket.Load(); at != nil { // it was reached before: no plugin has to be asked
+		if t, err := a.dialSocket(ctx, at); err == nil {
+			return t, nil
+		}
+	}
 	rt, info, err := a.set.cfg.Plugins.Runtime(ctx, row.Runtime)
 	if err != nil {
 		return nil, wire.Refuse(wire.CodeUnavailable, "runtime %s: %v; nothing was typed", row.Runtime, err)
@@ -50,19 +55,29 @@ func (a *actor) newTypist(ctx context.Context) (typist, error) {
 	case err != nil && !errors.Is(err, sdk.ErrUnsupported):
 		return nil, wire.Refuse(wire.CodeUnavailable, "reach %s: %v; nothing was typed", row.Alias, err)
 	case at.Seat != nil:
-		conn, err := seat.Dial(ctx, seat.DialConfig{
-			Socket: at.Seat.Socket, Token: at.Seat.Token, Role: seat.RoleInput | seat.RoleControl, Fence: a.set.cfg.Epoch, From: seat.FromLive,
-		})
+		t, err := a.dialSocket(ctx, at.Seat)
 		if err != nil {
 			return nil, wire.Refuse(wire.CodeUnavailable, "dial %s: %v; nothing was typed", row.Alias, err)
 		}
-		return &socketTypist{conn: conn}, nil
+		a.socket.Store(at.Seat)
+		return t, nil
 	}
 	w, ok := rt.(sdk.Writer)
 	if !ok || !info.Has(sdk.CapWrite) {
 		return nil, lacks(row.Runtime, "type into a seat", sdk.CapWrite)
 	}
 	return &writerTypist{a: a, w: w, screens: info.Has(sdk.CapSnapshot)}, nil
+}
+
+// dialSocket connects to the seat's own socket as its host.
+func (a *actor) dialSocket(ctx context.Context, at *sdk.SeatEndpoint) (*socketTypist, error) {
+	conn, err := seat.Dial(ctx, seat.DialConfig{
+		Socket: at.Socket, Token: at.Token, Role: seat.RoleInput | seat.RoleControl, Fence: a.set.cfg.Epoch, From: seat.FromLive,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &socketTypist{conn: conn}, nil
 }
 
 // lacks refuses what a runtime cannot do, by the name of the capability.
