@@ -229,7 +229,7 @@ func (r *runtime) Reap(ctx context.Context, req sdk.StopRequest) (sdk.ReapReport
 	case "stop-kills-at-once":
 		req.Mode = sdk.StopNow
 	case "stop-cuts-the-grace":
-		if req.Mode == sdk.StopGraceful && req.GraceMs == 300 {
+		if req.Mode == sdk.StopGraceful && req.GraceMs == 1500 {
 			req.GraceMs = 1
 		}
 	case "stop-now-asks":

@@ -181,8 +181,10 @@ func (l binary) start(ctx context.Context, e *Env) (_ *running, err error) {
 	closed := func() { once.Do(client.Kill) }
 	return &running{
 		client: rpc, conn: grpcClient.Conn, pid: p.cmd.Process.Pid, proc: p,
-		kill: func() { p.kill(); closed() },
+		// What it started is remembered while it still descends from it.
+		kill: func() { e.watch.look(); p.kill(); closed() },
 		end: func(within time.Duration) bool {
+			e.watch.look()
 			_ = p.lifeline.Close()
 			ended := p.waitGone(within)
 			p.kill()

@@ -103,8 +103,15 @@ func checkGrace(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
+	const grace = 1500 * time.Millisecond
+	stop := s.stop(sdk.StopGraceful)
+	stop.GraceMs = int(grace / time.Millisecond)
+	r, err := e.runtime(ctx)
+	if err != nil {
+		return err
+	}
 	begin := time.Now()
-	report, err := s.reap(ctx, sdk.StopGraceful)
+	report, err := r.Reap(ctx, stop)
 	took := time.Since(begin)
 	switch {
 	case err != nil:
@@ -113,11 +120,12 @@ func checkGrace(ctx context.Context, e *Env) error {
 		return found("Reap says %s and the agent (process %d) lives", report.Outcome, pid)
 	case report.Outcome != sdk.ReapStopped:
 		return found("Reap ended the agent and says %q", report.Outcome)
-	case took < shortGrace*time.Millisecond*8/10:
-		return fmt.Errorf("the grace is %d ms and the agent was killed after %d", shortGrace, took.Milliseconds())
-	case took > e.patience()/2:
-		return fmt.Errorf("the grace is %d ms and the stop took %s", shortGrace, took.Round(time.Millisecond))
+	case took < grace*9/10:
+		return fmt.Errorf("the grace is %s and the agent was killed after %s", grace, took.Round(time.Millisecond))
+	case took > grace+e.patience()/2:
+		return fmt.Errorf("the grace is %s and the stop took %s", grace, took.Round(time.Millisecond))
 	}
+	s.gone = true
 	return nil
 }
 

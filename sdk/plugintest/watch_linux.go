@@ -30,8 +30,9 @@ type watcher struct {
 	seen  map[seat.Identity]string
 }
 
-// watchEvery is the distance of two looks: one reads the stat of every process, about a millisecond.
-const watchEvery = 25 * time.Millisecond
+// watchEvery is the distance of two looks. One reads the stat of every process of the machine, which takes
+// some milliseconds where there are many.
+const watchEvery = 50 * time.Millisecond
 
 func newWatcher(canary string) *watcher {
 	w := &watcher{canary: canary, stop: make(chan struct{}), done: make(chan struct{}), seen: map[seat.Identity]string{}}
