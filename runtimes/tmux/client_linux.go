@@ -251,22 +251,21 @@ func unproven(format string, args ...any) error {
 	return &sdk.Error{Code: sdk.ErrUnproven, Outcome: sdk.OutcomeUnknown, Retryable: true, Detail: fmt.Sprintf(format, args...)}
 }
 
-// end ends the server: it is asked to, and killed where it does not. The process must be known and be
-// ours, which the caller has established by the server's tag or by the seat's record.
+// end ends exactly this server process, politely and then by SIGKILL. It goes by the process and not by
+// the socket, at which another server may listen by now. The caller has established that it is ours, by
+// its tag or by the seat's record.
 func (sv server) end(ctx context.Context) (how string, err error) {
-	_, cerr := sv.call(ctx, nil, "kill-server")
-	if sv.id.PID == 0 {
-		if cerr == nil || verdictOf(cerr) == noServer {
-			return "asked the tmux server to end", nil
-		}
-		return "", fmt.Errorf("end the tmux server at %s: %w", sv.socket, cerr)
+	if err := proctree.Over(ctx); err != nil {
+		return "", err
+	}
+	// A server that was stopped takes the signal once it goes on.
+	if err := seat.SignalExact(sv.id, unix.SIGTERM); err == nil {
+		_ = seat.SignalExact(sv.id, unix.SIGCONT)
 	}
 	wait, cancel := context.WithTimeout(ctx, custodyEnd)
 	defer cancel()
-	if cerr == nil || verdictOf(cerr) == noServer {
-		if proctree.AwaitDeath(wait, sv.id) == nil {
-			return fmt.Sprintf("tmux server %d is gone", sv.id.PID), nil
-		}
+	if proctree.AwaitDeath(wait, sv.id) == nil {
+		return fmt.Sprintf("tmux server %d is gone", sv.id.PID), nil
 	}
 	if err := proctree.Over(ctx); err != nil {
 		return "", err
@@ -276,8 +275,8 @@ func (sv server) end(ctx context.Context) (how string, err error) {
 	if err := proctree.EndProcess(kctx, sv.id); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("tmux server %d did not end (%v): killed", sv.id.PID, cerr), nil
+	return fmt.Sprintf("tmux server %d did not end within %s: killed", sv.id.PID, custodyEnd), nil
 }
 
-// age is how long ago a process started, for sentences; zero when it cannot be told.
+// since is how long ago something was, for sentences.
 func since(at time.Time) time.Duration { return time.Since(at).Round(time.Millisecond) }

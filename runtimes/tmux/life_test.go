@@ -155,9 +155,10 @@ func TestServerKilled(t *testing.T) {
 			if alive(agent) {
 				t.Error("the agent lives")
 			}
-			if _, err := r.rt.Attach(t.Context(), sdk.AttachRequest{SeatID: q.SeatID, InstanceID: r.instance}); !errors.Is(err, sdk.ErrGone) {
-				t.Errorf("attach: %v", err)
-			}
+			eventually(t, "there is nothing to attach to", func() bool { // once the server is proven dead
+				_, err := r.rt.Attach(t.Context(), sdk.AttachRequest{SeatID: q.SeatID, InstanceID: r.instance})
+				return errors.Is(err, sdk.ErrGone)
+			})
 			r.reap(q, sdk.StopGraceful)
 		})
 	}

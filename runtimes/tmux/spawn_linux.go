@@ -497,7 +497,9 @@ func (v *view) endServer(ctx context.Context) (how string, err error) {
 		case id != v.id:
 			return "", fmt.Errorf("the tmux server at %s (process %d) is not the seat's; look at it with: tmux -S %s list-panes -a", sv.socket, pid, sv.socket)
 		}
-		if sv.id, err = seat.IdentityOf(pid); err != nil && !errors.Is(err, seat.ErrProcessGone) {
+		if sv.id, err = seat.IdentityOf(pid); errors.Is(err, seat.ErrProcessGone) {
+			return "", nil
+		} else if err != nil {
 			return "", err
 		}
 	} else if live, _ := seat.Check(sv.id); live == seat.Dead {

@@ -59,7 +59,7 @@ func (s *server) awaitAgent() *seat.ExitRecord {
 	ws, lost := s.reapAgent()
 	x.Code, x.Signal = exitOf(ws)
 	x.AtUnixNs = time.Now().UnixNano()
-	if lost {
+	if lost || checkTerminal() != nil { // the agent may have died of it before we looked
 		x.Detail = "its terminal was taken away: the tmux server or the pane ended"
 	}
 	s.say("agent ended, code " + strconv.Itoa(x.Code) + " " + x.Signal)
