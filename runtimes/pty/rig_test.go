@@ -90,7 +90,11 @@ func testMain(m *testing.M) int {
 	if code := m.Run(); code != 0 {
 		return code
 	}
-	if err := goleak.Find(); err != nil {
+	err = goleak.Find() // a mirror without seats ends by itself, and that takes a moment
+	for deadline := time.Now().Add(patience); err != nil && time.Now().Before(deadline); {
+		err = goleak.Find()
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -107,13 +107,13 @@ func TestAScreenIsSmall(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	const n = 8
+	const n = 4
 	before := heap()
 	var all []*bench
 	line := bytes.Repeat([]byte("\x1b[31mx\x1b[32my"), 40)
 	for range n {
 		b := newBench(t, 50, 200)
-		for range 3000 {
+		for range 300 {
 			b.feed(string(line) + "\r\n")
 		}
 		b.feed("\x1b]0;" + strings.Repeat("x", 1<<20))
