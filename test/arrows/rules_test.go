@@ -50,6 +50,7 @@ var reserved = []struct {
 	{"go.etcd.io/bbolt", []string{"host/journal"}},
 	{"github.com/hashicorp/go-plugin", []string{"sdk", "sdk/internal/", "sdk/plugintest", "plugins/", "cmd/cotal-fakeplugin"}},
 	{"google.golang.org/grpc", []string{"sdk", "sdk/internal/", "sdk/plugintest", "plugins/", "cmd/cotal-fakeplugin"}},
+	{"github.com/charmbracelet", []string{"runtimes/internal/screen"}},
 	{"github.com/creack/pty", []string{"runtimes/pty/", "runtimes/tmux", "cmd/cotal-opencode-seat"}},
 	{module + "/runtimes/pty/custody", []string{"cmd/cotal-seat", "runtimes/pty/custody/"}},
 	{module + "/runtimes/tmux/holder", []string{"cmd/cotal-tmux-seat", "runtimes/tmux/holder/"}},
