@@ -157,16 +157,16 @@ func (v *view) glance(ctx context.Context, st *sdk.SeatStatus) {
 // ended is the status of a seat with an exit record. As long as its dead pane stands, that is asked for
 // the last line and heard as a second witness.
 func (v *view) ended(ctx context.Context) sdk.SeatStatus {
-	v.testify(ctx)
+	v.testify(ctx, glanceTimeout)
 	return v.exited(v.exit)
 }
 
 // testify completes the exit record in memory from the dead pane.
-func (v *view) testify(ctx context.Context) {
+func (v *view) testify(ctx context.Context, bound time.Duration) {
 	if !v.place.known() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, glanceTimeout)
+	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	p, screen, ok := v.deadPane(ctx)
 	if !ok {
@@ -190,13 +190,15 @@ func (v *view) deadPane(ctx context.Context) (p pane, screen string, ok bool) {
 	for {
 		out, err := sv.call(ctx, nil, "display-message", "-p", "-t", v.place.Pane, paneFormat, ";", "capture-pane", "-p", "-J", "-t", v.place.Pane)
 		if err != nil {
-			return p, "", false
+			return p, screen, p.dead // as it was when it last answered
 		}
-		head, screen := cutLine(out)
-		if p, err = parsePane(head); err != nil || p.dead && (p.status != nil || p.signal != 0) {
-			return p, screen, err == nil
+		head, shown := cutLine(out)
+		now, err := parsePane(head)
+		if err != nil {
+			return p, screen, p.dead
 		}
-		if proctree.Pause(ctx, pollEvery) != nil {
+		p, screen = now, shown
+		if p.dead && (p.status != nil || p.signal != 0) || proctree.Pause(ctx, pollEvery) != nil {
 			return p, screen, p.dead
 		}
 	}

@@ -45,6 +45,8 @@ const (
 	adoptBudget = 5 * time.Second
 	// glanceTimeout bounds what Adopt asks tmux for beside the truth it has already.
 	glanceTimeout = time.Second
+	// testifyWait is how long a stop waits for the dead pane to tell how it ended, and for its last line.
+	testifyWait = 2 * time.Second
 	// dialTimeout bounds connect and WELCOME.
 	dialTimeout = 2 * time.Second
 	// startingWait is how long a custody process may exist without a record: the host died in the middle

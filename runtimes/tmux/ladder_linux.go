@@ -208,10 +208,10 @@ func (rp *reaping) recorded(ctx context.Context, now seat.Status, agent string, 
 	if rp.v.exitErr != nil {
 		return unproven("the seat says it has exited, and its record cannot be read: %v; nothing was removed", rp.v.exitErr)
 	}
-	wait, cancel := context.WithTimeout(ctx, glanceTimeout)
+	wait, cancel := context.WithTimeout(ctx, testifyWait)
 	_ = proctree.AwaitDeath(wait, rp.custody) // then the pane is dead, and can be asked
 	cancel()
-	rp.v.testify(ctx)
+	rp.v.testify(ctx, testifyWait)
 	x := rp.v.exit
 	if now.State == seat.StateRunning && now.Agent.PID != 0 {
 		sig := x.Signal

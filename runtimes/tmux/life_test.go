@@ -45,7 +45,7 @@ func TestLifeOfASeat(t *testing.T) {
 	}
 	rep := r.reap(q, sdk.StopGraceful)
 	if rep.Outcome != sdk.ReapStopped || rep.Exit == nil || rep.Exit.Last != "hello" || rep.Exit.Signal != "SIGTERM" || !rep.Exit.Asked {
-		t.Errorf("%+v %+v", rep, rep.Exit)
+		t.Errorf("%+v; stop: %+v", rep.Exit, rep)
 	}
 	if again := r.reap(q, sdk.StopGraceful); again.Outcome != sdk.ReapAbsent {
 		t.Errorf("a second stop: %+v", again)
@@ -537,7 +537,11 @@ func TestInteractiveShell(t *testing.T) {
 		n, _ := strconv.Atoi(f[5])
 		return n
 	}
-	eventually(t, "a job is in the foreground", func() bool { return foreground() != st.Agent.PID })
+	// The shell's child takes no stop signal before it has become the program.
+	eventually(t, "a job is in the foreground", func() bool {
+		comm, _ := os.ReadFile("/proc/" + strconv.Itoa(foreground()) + "/comm")
+		return string(comm) == "cat\n"
+	})
 	r.write(q, "\x1a", false)
 	r.shows(q, "Stopped")
 	r.write(q, "fg\r", false)

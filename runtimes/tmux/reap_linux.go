@@ -170,7 +170,7 @@ func (rp *reaping) endSilent(ctx context.Context, why string) error {
 	case !missing(v.exitErr) && v.exitErr != nil:
 		return unproven("%v; nothing was removed", v.exitErr)
 	case v.exitErr == nil:
-		v.testify(ctx)
+		v.testify(ctx, testifyWait)
 		rp.report.Outcome = sdk.ReapExited
 		rp.took(v.exit)
 		rp.evidence("it had ended before: exit record of %s (%s)", v.exit.At.Format(time.RFC3339), v.exit.Evidence)
