@@ -25,9 +25,9 @@ const (
 
 	// In a flood a wake-up costs more than the bytes it is for. The reader naps once it has taken in
 	// readEnough: shorter than the socket's buffer takes to fill. The drawer naps longer.
-	readNap    = 2 * time.Millisecond
-	readEnough = 64 << 10
-	drawNap    = 10 * time.Millisecond
+	readNap    = 3 * time.Millisecond
+	readEnough = 16 << 10
+	drawNap    = 15 * time.Millisecond
 
 	// readyWait bounds how long a snapshot waits for a picture that is being rebuilt.
 	readyWait = 600 * time.Millisecond

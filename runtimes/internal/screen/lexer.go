@@ -33,6 +33,7 @@ const markEvery = 1 << 10
 type mark struct {
 	at          uint64
 	line        bool // just behind a newline
+	full        bool // what follows fills the screen, whatever was on it
 	modes       terminal.Modes
 	top, bottom int // scroll region as the program numbered it, 0 for none
 }
@@ -179,7 +180,9 @@ func (l *lexer) lastLines(m mark, p []byte, n int) mark {
 	if found < n {
 		return m
 	}
-	return ring[found%n]
+	m = ring[found%n]
+	m.full = true
+	return m
 }
 
 // byte reads one byte of an escape or control sequence.

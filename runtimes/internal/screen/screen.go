@@ -261,7 +261,11 @@ func (s *Screen) seed(m mark) {
 	if m.top > 0 || m.bottom > 0 {
 		seq = fmt.Appendf(seq, "\x1b[%d;%dr", min(max(m.top, 1), s.rows), min(max(m.bottom, 0), s.rows))
 	}
-	if m.line {
+	switch {
+	case m.full:
+		seq = append(seq, "\x1b[H\x1b[2J"...)
+		s.clean.cleared = true
+	case m.line:
 		seq = append(seq, '\r')
 	}
 	s.em.Write(seq)
@@ -321,7 +325,7 @@ func (s *Screen) enter(most, far uint64) {
 	}
 	now := s.lex.modes.Modes() | m.modes
 	if now&terminal.AltScreen == 0 && s.lex.top+s.lex.bottom+m.top+m.bottom == 0 && far > 0 {
-		m = s.probe.lastLines(m, s.buf[min(uint64(len(s.buf)), m.at-s.drawn):], 2*s.rows+2)
+		m = s.probe.lastLines(m, s.buf[min(uint64(len(s.buf)), m.at-s.drawn):], s.rows+1)
 	}
 	s.reply(m.at)
 	s.buf = s.buf[min(uint64(len(s.buf)), m.at-s.drawn):]
