@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cotal-ai/cotal-host/runtimes/internal/proctree"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
@@ -187,7 +189,7 @@ func (v *view) testify(ctx context.Context, bound time.Duration) {
 // before it ends; tmux notices the end of the terminal a moment later, and after that how the process ended.
 func (v *view) deadPane(ctx context.Context) (p pane, screen string, ok bool) {
 	sv := v.server()
-	for {
+	for tries := 1; ; tries++ {
 		out, err := sv.call(ctx, nil, "display-message", "-p", "-t", v.place.Pane, paneFormat, ";", "capture-pane", "-p", "-J", "-t", v.place.Pane)
 		if err != nil {
 			return p, screen, p.dead // as it was when it last answered
@@ -200,6 +202,11 @@ func (v *view) deadPane(ctx context.Context) (p pane, screen string, ok bool) {
 		p, screen = now, shown
 		if p.dead && (p.status != nil || p.signal != 0) || proctree.Pause(ctx, pollEvery) != nil {
 			return p, screen, p.dead
+		}
+		if tries%5 == 0 && sv.id.PID != 0 {
+			// tmux 3.3a now and then loses the signal that its child has ended, and leaves it a zombie
+			// for ever. Told once more, it looks, and finds it.
+			_ = seat.SignalExact(sv.id, unix.SIGCHLD)
 		}
 	}
 }
