@@ -8,11 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodied"
 	"github.com/cotal-ai/cotal-host/runtimes/internal/mirror"
 	"github.com/cotal-ai/cotal-host/runtimes/internal/sealed"
 	"github.com/cotal-ai/cotal-host/runtimes/internal/seatdir"
@@ -34,9 +32,8 @@ type Runtime struct {
 // or replaced behind them, others take their place.
 type settings struct {
 	image     *sealed.Image
-	root      *os.File // the seat root, open
-	rootPath  string
-	rootFiles *os.Root // the same directory, for removals that cannot leave it
+	mirror    *mirror.Mirror
+	root      *seatdir.Root
 	sockets   string
 	socketDir *os.File // it, open: its inode number is not given out again meanwhile
 }
@@ -48,10 +45,7 @@ func New() *Runtime {
 	})}
 }
 
-var (
-	sha256Text = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	seatIDText = regexp.MustCompile(`^[0-9a-f]{32}$`)
-)
+var sha256Text = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // Configure takes seat_sha256 (hex SHA-256 of cotal-seat in BundleDir) from the plugin's table, loads
 // that program, and opens SeatRoot and SocketDir. It may be called again; the last success counts.
@@ -70,10 +64,10 @@ func (r *Runtime) Configure(_ context.Context, cfg sdk.PluginConfig) error {
 	if !sha256Text.MatchString(table.SeatSHA256) {
 		return sdk.Errorf(sdk.ErrInvalid, "[plugin.config] of %s: seat_sha256 is %q, want the 64 hex digits that sha256sum prints for cotal-seat (make build writes them)", Name, table.SeatSHA256)
 	}
-	if err := checkSocketPath(cfg.SocketDir, "0000000000000000"); err != nil {
+	if err := custodied.CheckSocketPath(cfg.SocketDir, "0000000000000000"); err != nil {
 		return err
 	}
-	s := &settings{rootPath: cfg.SeatRoot, sockets: cfg.SocketDir}
+	s := &settings{mirror: r.mirror, sockets: cfg.SocketDir}
 	if err := s.open(cfg, table.SeatSHA256); err != nil {
 		s.close()
 		return sdk.Errorf(sdk.ErrInvalid, "configure %s: %v", Name, err)
@@ -86,7 +80,7 @@ func (r *Runtime) Configure(_ context.Context, cfg sdk.PluginConfig) error {
 }
 
 func (s *settings) open(cfg sdk.PluginConfig, digest string) (err error) {
-	if err := s.openRoot(); err != nil {
+	if s.root, err = seatdir.OpenRoot(cfg.SeatRoot); err != nil {
 		return err
 	}
 	if s.socketDir, err = seatdir.OpenPrivate(s.sockets); err != nil {
@@ -96,23 +90,9 @@ func (s *settings) open(cfg sdk.PluginConfig, digest string) (err error) {
 	return err
 }
 
-func (s *settings) openRoot() (err error) {
-	if s.root, err = seatdir.OpenPrivate(s.rootPath); err != nil {
-		return err
-	}
-	// Through the descriptor: the path may name something else by now.
-	s.rootFiles, err = os.OpenRoot(fdPath(s.root))
-	return err
-}
-
 func (s *settings) close() {
 	s.image.Close()
-	if s.rootFiles != nil {
-		s.rootFiles.Close()
-	}
-	if s.root != nil {
-		s.root.Close()
-	}
+	s.root.Close()
 	if s.socketDir != nil {
 		s.socketDir.Close()
 	}
@@ -121,9 +101,9 @@ func (s *settings) close() {
 // settings returns what Configure made. A seat root that was removed or replaced since is made or
 // opened again, under the rules of Configure. Errors: sdk.ErrUnavailable.
 func (r *Runtime) settings() (*settings, error) {
-	return r.renew(func(s *settings) bool { return stands(s.root) }, func(s *settings) error {
-		s.root, s.rootFiles = nil, nil
-		return s.openRoot()
+	return r.renew(func(s *settings) bool { return s.root.Stands() }, func(s *settings) (err error) {
+		s.root, err = seatdir.OpenRoot(s.root.Path)
+		return err
 	})
 }
 
@@ -133,7 +113,7 @@ func (r *Runtime) spawnSettings() (*settings, error) {
 	if _, err := r.settings(); err != nil {
 		return nil, err
 	}
-	return r.renew(func(s *settings) bool { return stands(s.socketDir) }, func(s *settings) (err error) {
+	return r.renew(func(s *settings) bool { return seatdir.Stands(s.socketDir) }, func(s *settings) (err error) {
 		s.socketDir, err = seatdir.OpenPrivate(s.sockets)
 		return err
 	})
@@ -158,38 +138,8 @@ func (r *Runtime) renew(stand func(*settings) bool, mend func(*settings) error) 
 	}
 	fresh := *r.cfg
 	if err := mend(&fresh); err != nil {
-		return nil, unavailable("a directory of the %s runtime is gone or was replaced: %v", Name, err)
+		return nil, custodied.Unavailable("a directory of the %s runtime is gone or was replaced: %v", Name, err)
 	}
 	r.cfg = &fresh
 	return &fresh, nil
-}
-
-// stands reports whether the path a directory was opened by still names it.
-func stands(dir *os.File) bool {
-	defer runtime.KeepAlive(dir)
-	var a, b unix.Stat_t
-	return unix.Lstat(dir.Name(), &a) == nil && unix.Fstat(int(dir.Fd()), &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
-}
-
-// socketPath is where the seat with this id listens. Sixteen digits keep it short; ids are random, so
-// they are still unique, and the seat answers with its identity.
-func (s *settings) socketPath(id string) string {
-	return filepath.Join(s.sockets, id[:16]+".sock")
-}
-
-func checkSocketPath(dir, id string) error {
-	if !filepath.IsAbs(dir) {
-		return sdk.Errorf(sdk.ErrInvalid, "socket directory %q is not absolute", dir)
-	}
-	if path := filepath.Join(dir, id[:16]+".sock"); len(path) >= maxSocketPath {
-		return sdk.Errorf(sdk.ErrInvalid, "socket path %s has %d bytes and the limit is %d; set XDG_RUNTIME_DIR to a shorter directory of yours", path, len(path), maxSocketPath-1)
-	}
-	return nil
-}
-
-func checkSeatID(id string) error {
-	if !seatIDText.MatchString(id) {
-		return sdk.Errorf(sdk.ErrInvalid, "seat id %q is not 32 lower-case hex digits", id)
-	}
-	return nil
 }

@@ -163,7 +163,7 @@ func TestRuntimeRecordsWhatCustodyCannot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, why, err := v.dial(context.Background(), 0, 0)
+	c, why, err := v.Dial(context.Background(), 0, 0)
 	if c == nil {
 		t.Fatal(why, err)
 	}

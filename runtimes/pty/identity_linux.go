@@ -1,14 +1,8 @@
 package pty
 
-import (
-	"github.com/cotal-ai/cotal-host/sdk"
-	"github.com/cotal-ai/cotal-host/sdk/seat"
+import "github.com/cotal-ai/cotal-host/runtimes/internal/custodied"
+
+var (
+	identityOf   = custodied.IdentityOf
+	seatIdentity = custodied.SeatIdentity
 )
-
-func identityOf(id seat.Identity) sdk.Identity {
-	return sdk.Identity{PID: id.PID, StartTicks: id.StartTicks, BootID: id.BootID}
-}
-
-func seatIdentity(id sdk.Identity) seat.Identity {
-	return seat.Identity{PID: id.PID, StartTicks: id.StartTicks, BootID: id.BootID}
-}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodied"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 )
@@ -423,7 +424,7 @@ func TestGraceLeavesTimeForTheKill(t *testing.T) {
 	r := newRig(t)
 	q, _ := r.run(`[{"ignore":["TERM","HUP"]},{"print":"deaf\n"},{"hang":true}]`)
 	r.view(q, 0).await(t, "deaf")
-	ctx, cancel := context.WithTimeout(context.Background(), stopReserve+500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), custodied.StopReserve+500*time.Millisecond)
 	defer cancel()
 	rep, err := r.rt.Reap(ctx, stopOf(q, sdk.StopGraceful))
 	if err != nil || rep.Exit.Signal != "SIGKILL" {

@@ -3,6 +3,7 @@ package pty
 import (
 	"context"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodied"
 	"github.com/cotal-ai/cotal-host/sdk"
 )
 
@@ -10,11 +11,7 @@ import (
 // anew from the seat's output, and so is that of a seat nobody has asked about before.
 // Errors: sdk.ErrGone, sdk.ErrNotOurs, sdk.ErrUnavailable (there is no picture now; replay the output).
 func (r *Runtime) Snapshot(ctx context.Context, req sdk.SnapshotRequest) (sdk.Snapshot, error) {
-	s, err := r.settings()
-	if err != nil {
-		return sdk.Snapshot{}, err
-	}
-	s, release, err := s.at(req.Handle)
+	s, release, err := r.settingsAt(req.Handle)
 	if err != nil {
 		return sdk.Snapshot{}, err
 	}
@@ -25,21 +22,21 @@ func (r *Runtime) Snapshot(ctx context.Context, req sdk.SnapshotRequest) (sdk.Sn
 	if err != nil {
 		return sdk.Snapshot{}, err
 	}
-	if err := v.admit(req.InstanceID, v.fence()); err != nil {
+	if err := v.Admit(req.InstanceID, v.Fence()); err != nil {
 		return sdk.Snapshot{}, err
 	}
 	switch {
-	case v.exitErr == nil:
-		return sdk.Snapshot{}, sdk.Errorf(sdk.ErrGone, "seat %s has ended", v.id)
-	case !v.exists:
-		return sdk.Snapshot{}, sdk.Errorf(sdk.ErrGone, "there is no seat %s", v.id)
-	case v.tokenErr != nil:
-		return sdk.Snapshot{}, unavailable("the token of seat %s cannot be read: %v", v.id, v.tokenErr)
+	case v.ExitErr == nil:
+		return sdk.Snapshot{}, sdk.Errorf(sdk.ErrGone, "seat %s has ended", v.ID)
+	case !v.Exists:
+		return sdk.Snapshot{}, sdk.Errorf(sdk.ErrGone, "there is no seat %s", v.ID)
+	case v.TokenErr != nil:
+		return sdk.Snapshot{}, custodied.Unavailable("the token of seat %s cannot be read: %v", v.ID, v.TokenErr)
 	}
-	r.mirror.Add(v.id, v.socket(), v.token)
-	snap, err := r.mirror.Snapshot(ctx, v.id)
+	r.mirror.Add(v.ID, v.Socket(), v.Token)
+	snap, err := r.mirror.Snapshot(ctx, v.ID)
 	if err != nil {
-		return sdk.Snapshot{}, unavailable("seat %s: %v", v.id, err)
+		return sdk.Snapshot{}, custodied.Unavailable("seat %s: %v", v.ID, err)
 	}
 	return sdk.Snapshot{
 		Offset: snap.Offset, Rows: uint16(snap.Rows), Cols: uint16(snap.Cols),

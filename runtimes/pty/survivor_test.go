@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodied"
 	"github.com/cotal-ai/cotal-host/runtimes/internal/proctree"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
@@ -77,7 +78,7 @@ func TestSessionOfADeadAgentIsNotCalledGone(t *testing.T) {
 	st := r.start(q)
 	mate := r.pid("mate")
 	t.Cleanup(func() { kill9(t, mate) })
-	eventually(t, "the mate is deaf", func() bool { return ignoresTerm(mate) })
+	eventually(t, "the mate is deaf", func() bool { return custodied.IgnoresTerm(mate) })
 	r.killCustody(q)
 	eventually(t, "the agent ended with its terminal", func() bool { return !proctree.Exists(st.Agent.PID, st.Agent.StartTicks) })
 	if got := r.adopt(q, false); got.State != sdk.SeatUnknown || !strings.Contains(got.Reason, strconv.Itoa(mate)) {

@@ -107,7 +107,7 @@ func TestListShowsEverything(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Join(r.cfg.SeatRoot, broken), 0o700), os.WriteFile(filepath.Join(r.cfg.SeatRoot, broken, record.SeatFile), []byte(`{"version":1,"custodyId":"`+broken+`"}`), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	link, odd, gone := strings.Repeat("c", 32), "odd", gonePrefix+strings.Repeat("d", 32)
+	link, odd, gone := strings.Repeat("c", 32), "odd", ".gone-"+strings.Repeat("d", 32)
 	if err := errors.Join(os.Symlink(t.TempDir(), filepath.Join(r.cfg.SeatRoot, link)), os.Mkdir(filepath.Join(r.cfg.SeatRoot, odd), 0o700), os.MkdirAll(filepath.Join(r.cfg.SeatRoot, gone, "launch"), 0o700)); err != nil {
 		t.Fatal(err)
 	}

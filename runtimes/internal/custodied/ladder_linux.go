@@ -1,4 +1,4 @@
-package pty
+package custodied
 
 import (
 	"context"
@@ -65,13 +65,15 @@ func (rp *reaping) endLive(ctx context.Context, c *seat.Conn) error {
 	case errors.Is(err, sdk.ErrUnproven):
 		return err
 	case err != nil && ctx.Err() != nil:
-		return unproven("%v", proctree.Over(ctx))
+		return Unproven("%v", proctree.Over(ctx))
 	case errors.Is(err, errSeatLost):
-		// Somebody killed custody under us; what is left is judged by the records.
-		if rerr := rp.reread(); rerr != nil {
+		// It ended, or somebody killed custody under us: what is left is judged by the records.
+		if rerr := rp.v.Read(); rerr != nil {
 			return rerr
 		}
-		return rp.endSilent(ctx, err.Error())
+		if rp.v.ExitErr != nil {
+			return rp.endSilent(ctx, err.Error())
+		}
 	case err != nil:
 		s, ok := rp.ask(ctx, c)
 		switch {
@@ -110,14 +112,14 @@ func (rp *reaping) climb(ctx context.Context, c *seat.Conn, now seat.Status, age
 		began := time.Now()
 		rp.evidence("sent SIGTERM to agent %d (%s) and the foreground group", now.Agent.PID, agent)
 		err = rp.signal(ctx, c, seat.ActionTerm, 0, ended, running)
-		if err == nil && ignoresTerm(now.Agent.PID) {
+		if err == nil && IgnoresTerm(now.Agent.PID) {
 			// Interactive shells do; what ends them politely is the loss of their terminal.
 			rp.evidence("it ignores SIGTERM, as interactive shells do: sent SIGHUP too")
 			err = rp.signal(ctx, c, seat.ActionHangup, 0, ended, running)
 		}
 		if err == nil {
-			if err = fpReapTerm.Hit(); err != nil {
-				return false, unproven("%v", err)
+			if err = hit(rp.k.ReapTerm); err != nil {
+				return false, Unproven("%v", err)
 			}
 			err = rp.waitFor(ctx, grace, ended, running, rp.hurry)
 		}
@@ -125,7 +127,9 @@ func (rp *reaping) climb(ctx context.Context, c *seat.Conn, now seat.Status, age
 		case err == nil:
 			rp.evidence("the whole tree ended within %d ms of it", time.Since(began).Milliseconds())
 			return true, nil
-		case errors.Is(err, errSeatLost), ctx.Err() != nil:
+		case errors.Is(err, errSeatLost):
+			return true, err
+		case ctx.Err() != nil:
 			return false, err
 		case errors.Is(err, errHurry):
 			rp.evidence("a second stop asked for no grace")
@@ -138,20 +142,20 @@ func (rp *reaping) climb(ctx context.Context, c *seat.Conn, now seat.Status, age
 			rp.evidence("asking custody for the polite signal failed: %v", err)
 		}
 	}
-	if err := fpReapKill.Hit(); err != nil {
-		return false, unproven("%v", err)
+	if err := hit(rp.k.ReapKill); err != nil {
+		return false, Unproven("%v", err)
 	}
 	if err := proctree.Over(ctx); err != nil {
-		return false, unproven("%v", err)
+		return false, Unproven("%v", err)
 	}
 	_ = seat.SignalExact(rp.custody, unix.SIGCONT) // somebody may have stopped it meanwhile
 	rp.evidence("sent SIGKILL to the whole tree")
 	return false, rp.signal(ctx, c, seat.ActionKill, killWait, ended, running)
 }
 
-// ignoresTerm reports whether a process has set SIGTERM to be ignored. A process that cannot be read
+// IgnoresTerm reports whether a process has set SIGTERM to be ignored. A process that cannot be read
 // is taken not to: it then simply has its grace.
-func ignoresTerm(pid int) bool {
+func IgnoresTerm(pid int) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return false
@@ -227,18 +231,18 @@ func orOver(ctx context.Context, err error) error {
 // spawned with, else the default; shortened when the caller's deadline leaves less.
 func (rp *reaping) grace(ctx context.Context) time.Duration {
 	ms := rp.req.GraceMs
-	if ms == 0 && rp.v.recErr == nil {
-		ms = rp.v.rec.Record.StopGraceMs
+	if ms == 0 && rp.v.RecErr == nil {
+		ms = rp.v.Rec.Record.StopGraceMs
 	}
 	if ms == 0 {
-		ms = rp.v.state.GraceMs
+		ms = rp.v.State.GraceMs
 	}
 	if ms == 0 {
 		ms = sdk.DefaultStopGraceMs
 	}
 	grace := time.Duration(ms) * time.Millisecond
 	if at, ok := ctx.Deadline(); ok {
-		if left := time.Until(at) - stopReserve; left < grace {
+		if left := time.Until(at) - StopReserve; left < grace {
 			grace = max(left, 0)
 			rp.evidence("the caller's deadline leaves a grace of %s", grace.Round(time.Millisecond))
 		}
@@ -246,20 +250,20 @@ func (rp *reaping) grace(ctx context.Context) time.Duration {
 	return grace
 }
 
-// acknowledge reads the exit record and lets custody go.
+// acknowledge reads the exit record, lets custody go, and hears what the terminal adds to the record.
 func (rp *reaping) acknowledge(ctx context.Context, c *seat.Conn, now seat.Status, agent string, polite bool) error {
 	// The seat tells an exit only once the record is durable, so this is there at the first look; a
 	// record that cannot be read keeps the seat.
-	if err := rp.reread(); err != nil {
+	if err := rp.v.Read(); err != nil {
 		return err
 	}
-	if rp.v.exitErr != nil {
-		if errors.Is(rp.v.exitErr, fs.ErrNotExist) {
-			return unproven("the seat says it has exited and there is no %s in %s; nothing was removed", record.ExitFile, rp.v.dir)
+	if rp.v.ExitErr != nil {
+		if errors.Is(rp.v.ExitErr, fs.ErrNotExist) {
+			return Unproven("the seat says it has exited and there is no %s in %s; nothing was removed", record.ExitFile, rp.v.Dir)
 		}
-		return unproven("%v; nothing was removed", rp.v.exitErr)
+		return Unproven("%v; nothing was removed", rp.v.ExitErr)
 	}
-	x := rp.v.exit
+	x := rp.v.Exit
 	if now.State == seat.StateRunning && now.Agent.PID != 0 {
 		sig := x.Signal
 		if sig == "" && polite {
@@ -271,20 +275,23 @@ func (rp *reaping) acknowledge(ctx context.Context, c *seat.Conn, now seat.Statu
 	}
 	rp.took(x)
 	rp.evidence("exit record of %s: %s", x.At.Format(time.RFC3339), describe(x))
-	if err := fpReapExited.Hit(); err != nil {
-		return unproven("%v", err)
+	if err := hit(rp.k.ReapExited); err != nil {
+		return Unproven("%v", err)
 	}
 	if err := proctree.Over(ctx); err != nil {
-		return unproven("%v", err)
+		return Unproven("%v", err)
 	}
 	actx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	if err := c.AckExit(actx); err != nil && !errors.Is(err, seat.ErrClosed) {
 		rp.evidence("acknowledging the exit failed: %v", err)
 	}
-	if err := fpReapAcked.Hit(); err != nil {
-		return unproven("%v", err)
+	if err := hit(rp.k.ReapAcked); err != nil {
+		return Unproven("%v", err)
 	}
+	c.Close() // custody waits, for a moment, until whoever it told has hung up
+	rp.testify(ctx)
+	rp.report.Exit = exitOf(rp.v.Exit)
 	return nil
 }
 

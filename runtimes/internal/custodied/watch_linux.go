@@ -1,4 +1,4 @@
-package pty
+package custodied
 
 import (
 	"context"
@@ -11,14 +11,15 @@ import (
 
 // Watch emits the status of a seat at once and after every change of its state, size, agent or number
 // of attached terminals (output offsets alone are no change). It returns nil after it emitted that the
-// seat has exited or was not found. When the seat's connection breaks it is judged as Adopt would, so
-// the loss of custody is told too; an unknown seat is told once and looked at again until ctx ends.
-// Errors: those of Adopt, of emit, and ctx's.
-func (r *Runtime) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk.SeatStatus) error) error {
-	w := &watch{r: r, req: req, emit: emit}
+// seat has exited or was not found. When the seat's connection breaks it is judged by adopt, so the loss of
+// custody is told too; an unknown seat is told once and looked at again until ctx ends. open reads the seat
+// and returns what releases it.
+// Errors: those of adopt, of open, of emit, and ctx's.
+func Watch(ctx context.Context, adopt func(context.Context) (sdk.SeatStatus, error), open func() (*Seat, func(), error), emit func(sdk.SeatStatus) error) error {
+	w := &watch{open: open, emit: emit}
 	retry := watchRetry
 	for {
-		st, err := r.Adopt(ctx, sdk.AdoptRequest{SeatID: req.SeatID, InstanceID: req.InstanceID, Handle: req.Handle, Fence: req.Fence})
+		st, err := adopt(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -34,7 +35,7 @@ func (r *Runtime) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk
 			if err != nil || w.over {
 				return err
 			}
-			if heard && time.Since(began) > pollEvery {
+			if heard && time.Since(began) > PollEvery {
 				retry = watchRetry
 				continue // most likely it has just exited
 			}
@@ -47,8 +48,7 @@ func (r *Runtime) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk
 }
 
 type watch struct {
-	r    *Runtime
-	req  sdk.WatchRequest
+	open func() (*Seat, func(), error)
 	emit func(sdk.SeatStatus) error
 	last sdk.SeatStatus
 	told bool
@@ -73,20 +73,12 @@ func same(a, b sdk.SeatStatus) bool {
 // follow stays on one connection as long as it lasts. heard reports whether there was one. An error is
 // emit's or the context's: everything else is for the next look to judge.
 func (w *watch) follow(ctx context.Context) (heard bool, err error) {
-	s, err := w.r.settings()
-	if err != nil {
-		return false, err
-	}
-	s, release, err := s.at(w.req.Handle)
+	v, release, err := w.open()
 	if err != nil {
 		return false, err
 	}
 	defer release()
-	v, err := s.look(w.req.SeatID, w.req.Handle, "")
-	if err != nil {
-		return false, err
-	}
-	c, _, _ := v.dial(ctx, 0, 0)
+	c, _, _ := v.Dial(ctx, 0, 0)
 	if c == nil {
 		return false, nil
 	}
@@ -97,6 +89,7 @@ func (w *watch) follow(ctx context.Context) (heard bool, err error) {
 	var redo *time.Timer
 	news := func(now seat.Status) {
 		st, ok := v.live(now)
+		v.Term.Carry(&st, w.last)
 		if now.State == seat.StateDraining && redo == nil {
 			// Why the end of its agent is not told may change without a word of the seat.
 			redo = time.AfterFunc(drainLook, cancel)
