@@ -2,16 +2,9 @@ package tmux
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/cotal-ai/cotal-host/runtimes/internal/proctree"
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodied"
 	"github.com/cotal-ai/cotal-host/sdk"
-	"github.com/cotal-ai/cotal-host/sdk/seat"
-	"github.com/cotal-ai/cotal-host/sdk/terminal"
 )
 
 // Adopt says what a seat is, and with req.Commit starts its agent. It works from the handle or from the
@@ -19,283 +12,105 @@ import (
 // death of the custody process (pid, start ticks and boot id), whose survivors are then hunted down and
 // the end recorded as custody-lost. tmux is asked for no more than how many look and, of a dead pane, how
 // it ended: a tmux that hangs or fails changes no state, it is named in the reason. Whatever cannot be
-// proven is sdk.SeatUnknown with a reason. One call takes at most 5 s.
+// proven is sdk.SeatUnknown with a reason. One call takes at most 4 s.
 //
 // Errors: sdk.ErrNotOurs, sdk.ErrStaleFence, sdk.ErrExecFailed, sdk.ErrInvalid.
 func (r *Runtime) Adopt(ctx context.Context, req sdk.AdoptRequest) (sdk.SeatStatus, error) {
-	s, err := r.settings()
-	if err != nil {
-		return sdk.SeatStatus{}, err
-	}
-	s, release, err := s.at(req.Handle)
+	s, release, err := r.settingsAt(req.Handle)
 	if err != nil {
 		return sdk.SeatStatus{}, err
 	}
 	defer release()
-	ctx, cancel := context.WithTimeout(ctx, adoptBudget)
-	defer cancel()
-	if err := fpAdoptBegin.Hit(); err != nil {
-		return sdk.SeatStatus{}, retryable("%v", err)
-	}
-	a := &adoption{s: s, req: req, started: time.Now()}
-	for {
-		st, again, err := a.try(ctx)
-		if err != nil || !again {
-			return st, err
-		}
-		if proctree.Pause(ctx, pollEvery) != nil {
-			return st, nil
-		}
-	}
+	return kind.Adopt(ctx, req, func() (*custodied.Seat, error) { return s.seatOf(req.SeatID, req.Handle, req.Nonce) })
 }
 
-// adoption is one Adopt under way.
-type adoption struct {
-	s       *settings
-	req     sdk.AdoptRequest
-	started time.Time
-	looked  bool // for a file that may have appeared between two looks
-}
-
-// try looks once. With again the verdict may change by itself within the budget: st is then the answer
-// if it does not.
-func (a *adoption) try(ctx context.Context) (st sdk.SeatStatus, again bool, err error) {
-	v, err := a.s.view(a.req.SeatID, a.req.Handle, a.req.Nonce)
-	if err != nil {
-		return st, false, err
+// Watch emits the status of a seat at once and after every change of its state or agent (tmux does not
+// tell of viewers and sizes unasked). It returns nil after it emitted that the seat has exited or was not
+// found. When the seat's connection breaks it is judged as Adopt would, so the loss of custody is told
+// too; an unknown seat is told once and looked at again until ctx ends.
+// Errors: those of Adopt, of emit, and ctx's.
+func (r *Runtime) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk.SeatStatus) error) error {
+	adopt := func(ctx context.Context) (sdk.SeatStatus, error) {
+		return r.Adopt(ctx, sdk.AdoptRequest{SeatID: req.SeatID, InstanceID: req.InstanceID, Handle: req.Handle, Fence: req.Fence})
 	}
-	if err := v.admit(a.req.InstanceID, a.req.Fence); err != nil {
-		return st, false, err
-	}
-	if err := v.ownerless(); err != nil {
-		return v.unknown("%v", err), false, nil
-	}
-	c, why, refusal := v.dial(ctx, seat.RoleControl, a.req.Fence)
-	switch {
-	case errors.Is(refusal, seat.ErrStaleFence):
-		return st, false, sdk.Errorf(sdk.ErrStaleFence, "seat %s: %v", v.id, refusal)
-	case refusal != nil:
-		return v.unknown("%v", refusal), false, nil
-	case c != nil:
-		defer c.Close()
-		return a.welcomed(ctx, v, c)
-	}
-	switch {
-	case v.exitErr == nil:
-		return v.ended(ctx), false, nil
-	case !missing(v.exitErr):
-		return v.unknown("%v", v.exitErr), false, nil
-	case v.recErr == nil:
-		return a.silent(ctx, v, why)
-	case !missing(v.recErr):
-		return v.unknown("%v", v.recErr), false, nil
-	}
-	return a.unrecorded(ctx, v, why)
-}
-
-// welcomed handles a seat that answers.
-func (a *adoption) welcomed(ctx context.Context, v *view, c *seat.Conn) (sdk.SeatStatus, bool, error) {
-	now := c.Welcome()
-	if a.req.Commit {
-		if err := fpAdoptCommit.Hit(); err != nil {
-			return sdk.SeatStatus{}, false, retryable("%v", err)
-		}
-		if err := proctree.Over(ctx); err != nil {
-			return v.unknown("%v", err), false, nil
-		}
-		s, err := c.Commit(ctx)
-		switch {
-		case errors.Is(err, seat.ErrExec):
-			return sdk.SeatStatus{}, false, sdk.Errorf(sdk.ErrExecFailed, "%s", refusalText(err))
-		case errors.Is(err, seat.ErrStaleFence):
-			return sdk.SeatStatus{}, false, sdk.Errorf(sdk.ErrStaleFence, "seat %s: %v", v.id, err)
-		case err != nil:
-			// The connection broke with the outcome unknown. Commit is idempotent: look again.
-			return v.unknown("the seat did not answer the commit: %v", err), true, nil
-		}
-		now = s
-		v.remember(now) // before anybody knows that it runs
-		if err := fpAdoptCommitted.Hit(); err != nil {
-			return sdk.SeatStatus{}, false, &sdk.Error{Code: sdk.ErrUnavailable, Outcome: sdk.OutcomeUnknown, Retryable: true, Detail: err.Error()}
-		}
-	}
-	v.remember(now)
-	if st, ok := v.live(now); ok {
-		v.glance(ctx, &st)
-		return st, false, nil
-	}
-	if err := v.read(); err != nil {
-		return sdk.SeatStatus{}, false, err
-	}
-	if v.exitErr != nil {
-		return v.unknown("the seat says it has exited, and its record cannot be read: %v", v.exitErr), false, nil
-	}
-	return v.ended(ctx), false, nil
-}
-
-func refusalText(err error) string {
-	var e *seat.Error
-	if errors.As(err, &e) && e.Text != "" {
-		return e.Text
-	}
-	return err.Error()
-}
-
-// glance adds what tmux knows of a living seat: how many look at it, and the modes of its screen.
-func (v *view) glance(ctx context.Context, st *sdk.SeatStatus) {
-	if !v.place.known() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, glanceTimeout)
-	defer cancel()
-	p, err := v.server().look(ctx, v.place.Pane)
-	if err != nil {
-		st.Reason = "tmux: " + err.Error()
-		return
-	}
-	st.Attached, st.Modes = p.attached, uint32(p.modes)
-}
-
-// ended is the status of a seat with an exit record. As long as its dead pane stands, that is asked for
-// the last line and heard as a second witness.
-func (v *view) ended(ctx context.Context) sdk.SeatStatus {
-	v.testify(ctx, glanceTimeout)
-	return v.exited(v.exit)
-}
-
-// testify completes the exit record in memory from the dead pane.
-func (v *view) testify(ctx context.Context, bound time.Duration) {
-	if !v.place.known() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	p, screen, ok := v.deadPane(ctx)
-	if !ok {
-		return
-	}
-	if said := witness(v.exit, p); said != "" {
-		if v.exit.Detail != "" {
-			said = v.exit.Detail + "; " + said
-		}
-		v.exit.Detail = said
-	}
-	if v.exit.Last == "" {
-		v.exit.Last = lastLine(screen)
-	}
-}
-
-// deadPane returns what tmux says of the pane of a seat that has ended. Custody writes its record a moment
-// before it ends; tmux notices the end of the terminal a moment later, and after that how the process ended.
-func (v *view) deadPane(ctx context.Context) (p pane, screen string, ok bool) {
-	sv := v.server()
-	for tries := 1; ; tries++ {
-		out, err := sv.call(ctx, nil, "display-message", "-p", "-t", v.place.Pane, paneFormat, ";", "capture-pane", "-p", "-J", "-t", v.place.Pane)
+	return custodied.Watch(ctx, adopt, func() (*custodied.Seat, func(), error) {
+		s, release, err := r.settingsAt(req.Handle)
 		if err != nil {
-			return p, screen, p.dead // as it was when it last answered
+			return nil, nil, err
 		}
-		head, shown := cutLine(out)
-		now, err := parsePane(head)
+		v, err := s.seatOf(req.SeatID, req.Handle, "")
 		if err != nil {
-			return p, screen, p.dead
+			release()
+			return nil, nil, err
 		}
-		p, screen = now, shown
-		if p.dead && (p.status != nil || p.signal != 0) || proctree.Pause(ctx, pollEvery) != nil {
-			return p, screen, p.dead
-		}
-		if tries%5 == 0 && sv.id.PID != 0 {
-			// tmux 3.3a now and then loses the signal that its child has ended, and leaves it a zombie
-			// for ever. Told once more, it looks, and finds it.
-			_ = seat.SignalExact(sv.id, unix.SIGCHLD)
-		}
-	}
+		return v, release, nil
+	}, emit)
 }
 
-// silent judges a seat that has a record, no exit record, and does not answer.
-func (a *adoption) silent(ctx context.Context, v *view, why string) (sdk.SeatStatus, bool, error) {
-	switch live, proof := seat.Check(v.rec.Identity()); live {
-	case seat.Alive:
-		return v.unknown("custody process %d lives and does not answer (%s)", v.rec.PID, why), true, nil
-	case seat.Unknown:
-		return v.unknown("custody process %d: %s", v.rec.PID, proof), false, nil
-	default:
-		if !a.looked {
-			a.looked = true // it may have written its exit record and ended after we looked for one
-			return v.unknown("%s", proof), true, nil
-		}
-		x, _, err := v.lost(ctx, false)
-		if err != nil {
-			return v.unknown("%v", err), false, nil
-		}
-		return v.exited(x), false, nil
+// Reap ends a seat, proves its end, and (without req.Keep) removes its directory and sockets. The rungs:
+// the polite signal, the grace, SIGKILL of the whole tree, the exit record, the end of the custody
+// process, the end of the seat's tmux server, a last search for processes by nonce. Each leaves one
+// sentence in ReapReport.Evidence. A seat that is already gone is success. A stop with sdk.StopNow hastens
+// a graceful one under way. When ctx ends no further rung is climbed and no signal is sent.
+//
+// Errors: sdk.ErrUnproven (something may live; nothing was removed), sdk.ErrNotOurs, sdk.ErrStaleFence,
+// sdk.ErrInvalid, sdk.ErrUnavailable with sdk.OutcomeExecuted (ended and proven, and something could not be removed).
+func (r *Runtime) Reap(ctx context.Context, req sdk.StopRequest) (sdk.ReapReport, error) {
+	if _, err := r.settings(); err != nil {
+		return sdk.ReapReport{}, err
 	}
-}
-
-// unrecorded judges a seat without a record: never started, just being started, or removed. What is left
-// of a start that was interrupted before anything could execute, an empty tmux server, is ended.
-func (a *adoption) unrecorded(ctx context.Context, v *view, why string) (sdk.SeatStatus, bool, error) {
-	if id, known := v.custody(); known {
-		live, proof := seat.Check(id)
-		if live != seat.Dead {
-			return v.unknown("the record in %s is gone and custody process %d is %s (%s)", v.dir, id.PID, live, proof), false, nil
-		}
-		why = proof + "; " + why
+	if err := custodied.CheckStop(req); err != nil {
+		return sdk.ReapReport{}, err
 	}
-	if v.intentErr != nil && !missing(v.intentErr) {
-		return v.unknown("%v", v.intentErr), false, nil
-	}
-	if v.nonce == "" {
-		if !missing(v.tokenErr) {
-			return v.unknown("%s has a token and no record, and nobody knows the nonce to look for", v.dir), false, nil
-		}
-		return v.notFound("no seat was started: %s", why), false, nil
-	}
-	if v.agentErr != nil && !missing(v.agentErr) {
-		return v.unknown("%v", v.agentErr), false, nil
-	}
-	found, doubts, err := proctree.Look(v.quarry())
+	s, release, err := r.settingsAt(req.Handle)
 	if err != nil {
-		return v.unknown("%v", err), false, nil
+		return sdk.ReapReport{}, err
 	}
-	if len(found) > 0 {
-		// A Spawn was interrupted a moment ago: its custody process writes the record, or ends.
-		var pids []string
-		for _, p := range found {
-			pids = append(pids, fmt.Sprintf("%d (%s)", p.PID, p.Comm))
-		}
-		return v.unknown("no record, and processes of the seat live: %s", join(pids)), v.exists && time.Since(a.started) < startingWait, nil
-	}
-	if len(doubts) > 0 {
-		return v.unknown("no record, and the seat is not proven gone: %s", join(doubts)), false, nil
-	}
-	if !a.looked {
-		a.looked = true // it may have written its record between our looks
-		return v.unknown("%s", why), true, nil
-	}
-	if live, pid := v.paneLives(ctx); live {
-		return v.unknown("no record, and the process %d of its pane lives", pid), time.Since(a.started) < startingWait, nil
-	}
-	if how, err := v.endServer(ctx); err != nil {
-		return v.unknown("no record, and a tmux server is left: %v", err), false, nil
-	} else if how != "" {
-		why += "; " + how
-	}
-	return v.notFound("no process carries the nonce of the seat, and no record is in %s (%s)", v.dir, why), false, nil
+	defer release()
+	return kind.Reap(ctx, &r.locks, req, func() (*custodied.Seat, error) { return s.seatOf(req.SeatID, req.Handle, req.Nonce) })
 }
 
-// paneLives reports whether the process that was started in the seat's pane may live.
-func (v *view) paneLives(ctx context.Context) (bool, int) {
-	if !v.place.known() {
-		out, err := v.server().call(ctx, nil, "display-message", "-p", "#{pane_dead} #{pane_pid}")
-		var dead, pid int
-		if _, serr := fmt.Sscan(out, &dead, &pid); err != nil || serr != nil || dead == 1 {
-			return false, 0
-		}
-		_, err = seat.IdentityOf(pid)
-		return err == nil, pid
+// List returns every seat directory under the seat root that was made for this runtime: ours, those of
+// other instances, and those that cannot be read or were never started, with the reason in Problem.
+// Directories of other runtimes are theirs. It looks at directories only: Adopt says what lives.
+// Errors: sdk.ErrUnavailable when the seat root itself cannot be read.
+func (r *Runtime) List(_ context.Context, req sdk.ListRequest) ([]sdk.SeatListing, error) {
+	s, err := r.settings()
+	if err != nil {
+		return nil, err
 	}
-	st, err := seat.ReadProc(v.place.PanePID)
-	return err == nil && st.State != 'Z' && st.StartTicks >= v.place.Server.StartTicks && st.PPID == v.place.Server.PID, v.place.PanePID
+	entries, err := s.root.Entries()
+	if err != nil {
+		return nil, custodied.Unavailable("list seats: %v", err)
+	}
+	out := []sdk.SeatListing{}
+	for _, e := range entries {
+		if custodied.CheckID(e.Name()) != nil || !e.IsDir() {
+			continue
+		}
+		v, err := s.read(e.Name(), sdk.Handle{}, "")
+		if err != nil {
+			continue // nobody can say whose it is: the pty runtime lists it with the reason
+		}
+		if of, known := v.runtime(); known && of == Name {
+			out = append(out, v.Listing(req.InstanceID))
+		}
+	}
+	return out, nil
 }
 
-func lastLine(screen string) string { return terminal.LastLine([]byte(screen), 160) }
+// settingsAt returns the settings for a call with this handle, which may name another seat root than the
+// one that is configured now, and a function that releases them.
+func (r *Runtime) settingsAt(h sdk.Handle) (*settings, func(), error) {
+	s, err := r.settings()
+	if err != nil {
+		return nil, nil, err
+	}
+	root, release, err := kind.RootOf(h, s.root)
+	if err != nil {
+		return nil, nil, err
+	}
+	other := *s
+	other.root = root
+	return &other, release, nil
+}

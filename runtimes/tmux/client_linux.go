@@ -11,10 +11,10 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodied"
 	"github.com/cotal-ai/cotal-host/runtimes/internal/proctree"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
@@ -167,7 +167,7 @@ func findTmux(ctx context.Context, configured string) (string, error) {
 	}
 	out, err := run(ctx, program, nil, "-V")
 	if err != nil {
-		return "", retryable("ask %s for its version: %v; %s", program, err, installHint)
+		return "", custodied.Unavailable("ask %s for its version: %v; %s", program, err, installHint)
 	}
 	if !newEnough(out) {
 		return "", sdk.Errorf(sdk.ErrUnavailable, "%s is %q, which is too old; %s", program, strings.TrimSpace(out), installHint)
@@ -209,7 +209,7 @@ func (sv server) call(ctx context.Context, stdin []byte, args ...string) (string
 	if err == nil || verdictOf(err) != noServer || sv.id.PID == 0 {
 		return out, err
 	}
-	if _, serr := os.Lstat(sv.socket); !missing(serr) {
+	if _, serr := os.Lstat(sv.socket); !custodied.Missing(serr) {
 		return out, err
 	}
 	if seat.SignalExact(sv.id, unix.SIGUSR1) != nil { // tmux makes its socket again
@@ -221,7 +221,7 @@ func (sv server) call(ctx context.Context, stdin []byte, args ...string) (string
 		if _, serr := os.Lstat(sv.socket); serr == nil {
 			return run(ctx, sv.program, stdin, full...)
 		}
-		if proctree.Pause(wait, pollEvery) != nil {
+		if proctree.Pause(wait, custodied.PollEvery) != nil {
 			return out, err
 		}
 	}
@@ -241,16 +241,6 @@ func ownProgram(id seat.Identity) (path string, ok bool) {
 	return path, true
 }
 
-func retryable(format string, args ...any) error {
-	e := sdk.Errorf(sdk.ErrUnavailable, format, args...).(*sdk.Error)
-	e.Retryable = true
-	return e
-}
-
-func unproven(format string, args ...any) error {
-	return &sdk.Error{Code: sdk.ErrUnproven, Outcome: sdk.OutcomeUnknown, Retryable: true, Detail: fmt.Sprintf(format, args...)}
-}
-
 // end ends exactly this server process, politely and then by SIGKILL. It goes by the process and not by
 // the socket, at which another server may listen by now. The caller has established that it is ours, by
 // its tag or by the seat's record.
@@ -262,7 +252,7 @@ func (sv server) end(ctx context.Context) (how string, err error) {
 	if err := seat.SignalExact(sv.id, unix.SIGTERM); err == nil {
 		_ = seat.SignalExact(sv.id, unix.SIGCONT)
 	}
-	wait, cancel := context.WithTimeout(ctx, custodyEnd)
+	wait, cancel := context.WithTimeout(ctx, custodied.CustodyEnd)
 	defer cancel()
 	if proctree.AwaitDeath(wait, sv.id) == nil {
 		return fmt.Sprintf("tmux server %d is gone", sv.id.PID), nil
@@ -270,13 +260,10 @@ func (sv server) end(ctx context.Context) (how string, err error) {
 	if err := proctree.Over(ctx); err != nil {
 		return "", err
 	}
-	kctx, stop := context.WithTimeout(ctx, survivorWait)
+	kctx, stop := context.WithTimeout(ctx, custodied.SurvivorWait)
 	defer stop()
 	if err := proctree.EndProcess(kctx, sv.id); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("tmux server %d did not end within %s: killed", sv.id.PID, custodyEnd), nil
+	return fmt.Sprintf("tmux server %d did not end within %s: killed", sv.id.PID, custodied.CustodyEnd), nil
 }
-
-// since is how long ago something was, for sentences.
-func since(at time.Time) time.Duration { return time.Since(at).Round(time.Millisecond) }

@@ -4,17 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodied"
 	"github.com/cotal-ai/cotal-host/runtimes/internal/sealed"
 	"github.com/cotal-ai/cotal-host/runtimes/internal/seatdir"
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -32,21 +26,16 @@ type Runtime struct {
 // settings are the facts of one successful Configure. They never change: when a directory was removed
 // or replaced behind them, others take their place.
 type settings struct {
-	holder    *sealed.Image
-	tmux      string   // configured program; empty: the tmux in PATH
-	root      *os.File // the seat root, open
-	rootPath  string
-	rootFiles *os.Root // the same directory, for removals that cannot leave it
-	sockets   string
+	holder  *sealed.Image
+	tmux    string // configured program; empty: the tmux in PATH
+	root    *seatdir.Root
+	sockets string
 }
 
 // New returns a runtime that waits for Configure.
 func New() *Runtime { return &Runtime{} }
 
-var (
-	sha256Text = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	seatIDText = regexp.MustCompile(`^[0-9a-f]{32}$`)
-)
+var sha256Text = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // Configure takes holder_sha256 (hex SHA-256 of cotal-tmux-seat in BundleDir) and, optionally, tmux (the
 // absolute path of the tmux to use; without it the one in PATH) from the plugin's table, loads the
@@ -70,11 +59,11 @@ func (r *Runtime) Configure(_ context.Context, cfg sdk.PluginConfig) error {
 	if table.Tmux != "" && !filepath.IsAbs(table.Tmux) {
 		return sdk.Errorf(sdk.ErrInvalid, "[plugin.config] of %s: tmux is %q, want an absolute path", Name, table.Tmux)
 	}
-	if err := checkSocketPath(cfg.SocketDir, "0000000000000000"); err != nil {
+	if err := custodied.CheckSocketPath(cfg.SocketDir, "0000000000000000"); err != nil {
 		return err
 	}
-	s := &settings{rootPath: cfg.SeatRoot, sockets: cfg.SocketDir, tmux: table.Tmux}
-	if err := s.open(cfg.BundleDir, table.Holder); err != nil {
+	s := &settings{sockets: cfg.SocketDir, tmux: table.Tmux}
+	if err := s.open(cfg, table.Holder); err != nil {
 		s.close()
 		return sdk.Errorf(sdk.ErrInvalid, "configure %s: %v", Name, err)
 	}
@@ -85,31 +74,17 @@ func (r *Runtime) Configure(_ context.Context, cfg sdk.PluginConfig) error {
 	return nil
 }
 
-func (s *settings) open(bundle, digest string) (err error) {
-	if err := s.openRoot(); err != nil {
+func (s *settings) open(cfg sdk.PluginConfig, digest string) (err error) {
+	if s.root, err = seatdir.OpenRoot(cfg.SeatRoot); err != nil {
 		return err
 	}
-	s.holder, err = sealed.Load(filepath.Join(bundle, "cotal-tmux-seat"), digest, "holder_sha256")
-	return err
-}
-
-func (s *settings) openRoot() (err error) {
-	if s.root, err = seatdir.OpenPrivate(s.rootPath); err != nil {
-		return err
-	}
-	// Through the descriptor: the path may name something else by now.
-	s.rootFiles, err = os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", s.root.Fd()))
+	s.holder, err = sealed.Load(filepath.Join(cfg.BundleDir, "cotal-tmux-seat"), digest, "holder_sha256")
 	return err
 }
 
 func (s *settings) close() {
 	s.holder.Close()
-	if s.rootFiles != nil {
-		s.rootFiles.Close()
-	}
-	if s.root != nil {
-		s.root.Close()
-	}
+	s.root.Close()
 }
 
 // settings returns what Configure made. A seat root that was removed or replaced since is made or opened
@@ -121,51 +96,27 @@ func (r *Runtime) settings() (*settings, error) {
 	if s == nil {
 		return nil, sdk.Errorf(sdk.ErrUnavailable, "the %s runtime has not been configured", Name)
 	}
-	if stands(s.root) {
+	if s.root.Stands() {
 		return s, nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if stands(r.cfg.root) { // another call was first
+	if r.cfg.root.Stands() { // another call was first
 		return r.cfg, nil
 	}
 	fresh := *r.cfg
-	if err := fresh.openRoot(); err != nil {
-		return nil, retryable("the seat root of the %s runtime is gone or was replaced: %v", Name, err)
+	root, err := seatdir.OpenRoot(r.cfg.root.Path)
+	if err != nil {
+		return nil, custodied.Unavailable("the seat root of the %s runtime is gone or was replaced: %v", Name, err)
 	}
+	fresh.root = root
 	r.cfg = &fresh
 	return &fresh, nil
-}
-
-// stands reports whether the path a directory was opened by still names it.
-func stands(dir *os.File) bool {
-	defer runtime.KeepAlive(dir)
-	var a, b unix.Stat_t
-	return unix.Lstat(dir.Name(), &a) == nil && unix.Fstat(int(dir.Fd()), &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
 }
 
 // socketPath is where the custody process of a seat listens, tmuxPath where its tmux server does, and
 // startPath where this process hands over the launch. Sixteen digits keep them short; ids are random, so
 // they are still unique, and both prove who they are.
-func (s *settings) socketPath(id string) string { return filepath.Join(s.sockets, id[:16]+".sock") }
+func (s *settings) socketPath(id string) string { return custodied.SocketPath(s.sockets, id) }
 func (s *settings) tmuxPath(id string) string   { return filepath.Join(s.sockets, id[:16]+".tmux") }
 func (s *settings) startPath(id string) string  { return filepath.Join(s.sockets, id[:16]+".run") }
-
-func checkSocketPath(dir, id string) error {
-	if !filepath.IsAbs(dir) {
-		return sdk.Errorf(sdk.ErrInvalid, "socket directory %q is not absolute", dir)
-	}
-	if path := filepath.Join(dir, id[:16]+".sock"); len(path) >= maxSocketPath {
-		return sdk.Errorf(sdk.ErrInvalid, "socket path %s has %d bytes and the limit is %d; set XDG_RUNTIME_DIR to a shorter directory of yours", path, len(path), maxSocketPath-1)
-	}
-	return nil
-}
-
-func checkSeatID(id string) error {
-	if !seatIDText.MatchString(id) {
-		return sdk.Errorf(sdk.ErrInvalid, "seat id %q is not 32 lower-case hex digits", id)
-	}
-	return nil
-}
-
-func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -41,42 +41,15 @@ const (
 	// prepareTimeout bounds the start of server, pane and custody. Less than the 15 s of the Spawn call,
 	// so that what was made can be undone within it.
 	prepareTimeout = 8 * time.Second
-	// adoptBudget is what one seat may cost a booting host.
-	adoptBudget = 5 * time.Second
 	// glanceTimeout bounds what Adopt asks tmux for beside the truth it has already.
 	glanceTimeout = time.Second
-	// testifyWait is how long a stop waits for the dead pane to tell how it ended, and for its last line.
-	testifyWait = 2 * time.Second
-	// dialTimeout bounds connect and WELCOME.
-	dialTimeout = 2 * time.Second
-	// startingWait is how long a custody process may exist without a record: the host died in the middle
-	// of Spawn a moment ago.
-	startingWait = 3 * time.Second
-	// killWait bounds the time from SIGKILL of the whole tree to the exit record.
-	killWait = 4 * time.Second
-	// custodyEnd bounds the end of the custody process, and of the server, once nothing keeps them.
-	custodyEnd = 3 * time.Second
-	// survivorWait bounds the death of processes after SIGKILL.
-	survivorWait = 3 * time.Second
-	// stopReserve is kept of a caller's deadline for the rungs after the grace.
-	stopReserve = 3 * time.Second
-	// undoTimeout bounds the clean-up of a failed Spawn, whatever became of its context.
-	undoTimeout = 5 * time.Second
-	// pollEvery is the distance of two looks at a process or a file: short against every bound here.
-	pollEvery = 5 * time.Millisecond
-	// watchRetry is the pause before a broken watch looks again, doubled up to watchRetryMax.
-	watchRetry    = 50 * time.Millisecond
-	watchRetryMax = 2 * time.Second
 )
 
 // Limits that are checked before anything is made.
 const (
-	maxSocketPath = 100 // sun_path holds 108 bytes on Linux and 104 on macOS
-	maxGrace      = time.Hour
-	maxEnvAndArgs = 2 << 20 // what Linux accepts for argv and environment together on a default stack
-	maxSide       = 1000    // rows or columns; tmux itself refuses 10,000
-	maxAnswer     = 4 << 20 // bytes of one tmux answer
-	maxSnapshot   = 512 << 10
+	maxSide     = 1000    // rows or columns; tmux itself refuses 10,000
+	maxAnswer   = 4 << 20 // bytes of one tmux answer
+	maxSnapshot = 512 << 10
 )
 
 // Default terminal size.

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodied"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
@@ -378,7 +379,7 @@ func TestFieldB23_StoppedServerAndCustody(t *testing.T) {
 	if got := r.adopt(q, true); got.State != sdk.SeatRunning || got.Agent != st.Agent || !strings.Contains(got.Reason, "no answer in time") {
 		t.Errorf("with a stopped server: %s (%s)", got.State, got.Reason)
 	}
-	if took := time.Since(began); took > adoptBudget {
+	if took := time.Since(began); took > custodied.AdoptBudget {
 		t.Errorf("took %s", took)
 	}
 	for what, call := range map[string]func() error{

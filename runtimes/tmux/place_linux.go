@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodied"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
@@ -40,6 +41,12 @@ type place struct {
 }
 
 func (p place) known() bool { return p.Pane != "" && p.Server.PID > 0 }
+
+// text is the place as it stands in a handle.
+func (p place) text() json.RawMessage {
+	text, _ := json.Marshal(p) // strings and numbers: cannot fail
+	return text
+}
 
 func (p place) write(dir string) error {
 	p.Version = 1
@@ -292,10 +299,13 @@ func deref(n *int) int {
 	return *n
 }
 
-func identityOf(id seat.Identity) sdk.Identity {
-	return sdk.Identity{PID: id.PID, StartTicks: id.StartTicks, BootID: id.BootID}
-}
+var (
+	identityOf   = custodied.IdentityOf
+	seatIdentity = custodied.SeatIdentity
+)
 
-func seatIdentity(id sdk.Identity) seat.Identity {
-	return seat.Identity{PID: id.PID, StartTicks: id.StartTicks, BootID: id.BootID}
+// cutLine cuts the first line off.
+func cutLine(text string) (first, rest string) {
+	first, rest, _ = strings.Cut(text, "\n")
+	return first, rest
 }

@@ -369,7 +369,7 @@ func (r *rig) gone(q sdk.SpawnRequest) {
 	r.t.Helper()
 	r.nothingRuns(q)
 	for _, path := range []string{
-		filepath.Join(r.cfg.SeatRoot, q.SeatID), filepath.Join(r.cfg.SeatRoot, gonePrefix+q.SeatID),
+		filepath.Join(r.cfg.SeatRoot, q.SeatID), filepath.Join(r.cfg.SeatRoot, ".gone-"+q.SeatID),
 		filepath.Join(r.cfg.SocketDir, q.SeatID[:16]+".sock"), filepath.Join(r.cfg.SocketDir, q.SeatID[:16]+".tmux"),
 	} {
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {

@@ -3,20 +3,18 @@ package tmux
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodied"
 	"github.com/cotal-ai/cotal-host/runtimes/internal/proctree"
 	"github.com/cotal-ai/cotal-host/runtimes/internal/seatdir"
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -34,8 +32,6 @@ var seatFiles = []string{
 
 func lookTmux() (string, error) { return exec.LookPath("tmux") }
 
-func join(list []string) string { return strings.Join(list, "; ") }
-
 // Spawn starts a tmux server for a seat, with one pane, and in it the custody process, and returns once
 // that is prepared: nothing of the agent has executed. The directory <seat root>/<seat id> may exist with
 // what the host put there. A second Spawn of the same seat, at the same time, later, or by another plugin
@@ -47,29 +43,30 @@ func (r *Runtime) Spawn(ctx context.Context, req sdk.SpawnRequest) (sdk.Handle, 
 	if err != nil {
 		return sdk.Handle{}, err
 	}
-	if err := s.checkSpawn(&req); err != nil {
+	if err := custodied.CheckSpawn(s.sockets, &req); err != nil {
 		return sdk.Handle{}, err
 	}
+	req.Rows, req.Cols = side(req.Rows, defaultRows), side(req.Cols, defaultCols)
 	program, err := findTmux(ctx, s.tmux)
 	if err != nil {
 		return sdk.Handle{}, err
 	}
 	sockets, err := seatdir.OpenPrivate(s.sockets)
 	if err != nil {
-		return sdk.Handle{}, retryable("%v", err)
+		return sdk.Handle{}, custodied.Unavailable("%v", err)
 	}
 	sockets.Close()
 	_, unlock, err := r.locks.Lock(ctx, req.SeatID, false)
 	if err != nil {
-		return sdk.Handle{}, retryable("wait for another call on seat %s: %v", req.SeatID, err)
+		return sdk.Handle{}, custodied.Unavailable("wait for another call on seat %s: %v", req.SeatID, err)
 	}
 	defer unlock()
-	dir, made, err := s.claimDir(ctx, req.SeatID)
+	dir, made, err := s.root.Claim(ctx, req.SeatID)
 	if err != nil {
-		return sdk.Handle{}, retryable("%v", err)
+		return sdk.Handle{}, custodied.Unavailable("%v", err)
 	}
 	defer dir.Close()
-	sp := &spawning{s: s, req: req, dir: dir, madeDir: made, path: filepath.Join(s.rootPath, req.SeatID)}
+	sp := &spawning{s: s, req: req, dir: dir, madeDir: made, path: s.root.Of(req.SeatID)}
 	sp.server = server{program: program, socket: s.tmuxPath(req.SeatID)}
 	h, done, err := sp.existing(ctx)
 	if done || err != nil {
@@ -81,82 +78,12 @@ func (r *Runtime) Spawn(ctx context.Context, req sdk.SpawnRequest) (sdk.Handle, 
 	return h, nil
 }
 
-// checkSpawn refuses what can be refused before anything is made, and fills in defaults.
-func (s *settings) checkSpawn(req *sdk.SpawnRequest) error {
-	if err := checkSeatID(req.SeatID); err != nil {
-		return err
-	}
-	if err := checkSocketPath(s.sockets, req.SeatID); err != nil {
-		return err
-	}
-	size := len(req.Launch.Path)
-	for i, a := range req.Launch.Args {
-		if strings.IndexByte(a, 0) >= 0 {
-			return sdk.Errorf(sdk.ErrInvalid, "launch.args[%d] holds a zero byte", i)
-		}
-		size += len(a) + 9
-	}
-	for i, kv := range req.Launch.Env {
-		if k, _, ok := strings.Cut(kv, "="); !ok || k == "" || strings.IndexByte(kv, 0) >= 0 {
-			return sdk.Errorf(sdk.ErrInvalid, "launch.env[%d] is not NAME=value", i)
-		}
-		size += len(kv) + 9
-	}
-	switch {
-	case req.Nonce == "" || strings.ContainsAny(req.Nonce, "\x00\n"):
-		return sdk.Errorf(sdk.ErrInvalid, "nonce is empty or not printable")
-	case !filepath.IsAbs(req.Launch.Path) || strings.IndexByte(req.Launch.Path, 0) >= 0:
-		return sdk.Errorf(sdk.ErrInvalid, "launch.path %q is not an absolute path", req.Launch.Path)
-	case !filepath.IsAbs(req.Cwd) || strings.IndexByte(req.Cwd, 0) >= 0:
-		return sdk.Errorf(sdk.ErrInvalid, "cwd %q is not an absolute path", req.Cwd)
-	case size > maxEnvAndArgs:
-		return sdk.Errorf(sdk.ErrInvalid, "argv and environment have %d bytes and the limit is %d", size, maxEnvAndArgs)
-	case req.StopGraceMs < 0 || req.StopGraceMs > int(maxGrace/time.Millisecond):
-		return sdk.Errorf(sdk.ErrInvalid, "stopGraceMs %d is not in 0..%d", req.StopGraceMs, maxGrace/time.Millisecond)
-	case len(req.Form) > 0 && !json.Valid(req.Form):
-		return sdk.Errorf(sdk.ErrInvalid, "form is not JSON")
-	}
-	if st, err := os.Stat(req.Cwd); err != nil {
-		return sdk.Errorf(sdk.ErrInvalid, "cwd: %v", err)
-	} else if !st.IsDir() {
-		return sdk.Errorf(sdk.ErrInvalid, "cwd %s is no directory", req.Cwd)
-	}
-	req.Rows, req.Cols = side(req.Rows, defaultRows), side(req.Cols, defaultCols)
-	return nil
-}
-
 // side is one side of a terminal: 0 is the default, and no program is given more than it can stand.
 func side(n, fallback uint16) uint16 {
 	if n == 0 {
 		return fallback
 	}
 	return min(n, maxSide)
-}
-
-// claimDir opens the seat's directory, making it when it is missing, and takes its lock.
-func (s *settings) claimDir(ctx context.Context, id string) (dir *os.File, made bool, err error) {
-	rfd, path := int(s.root.Fd()), filepath.Join(s.rootPath, id)
-	for {
-		err := unix.Mkdirat(rfd, id, 0o700)
-		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return nil, false, &fs.PathError{Op: "mkdir", Path: path, Err: err}
-		}
-		made = err == nil
-		if dir, err = seatdir.OpenOwnAt(rfd, id, path); err != nil {
-			if errors.Is(err, fs.ErrNotExist) {
-				continue // a Reap took it away in between
-			}
-			return nil, false, err
-		}
-		if err := seatdir.Lock(ctx, dir); err != nil {
-			dir.Close()
-			return nil, false, err
-		}
-		if seatdir.Same(rfd, id, dir) {
-			return dir, made, nil
-		}
-		dir.Close()
-	}
 }
 
 // spawning is one Spawn under way.
@@ -179,47 +106,17 @@ func (sp *spawning) existing(ctx context.Context) (h sdk.Handle, done bool, err 
 	if err != nil {
 		return h, true, err
 	}
-	bound, cancel := context.WithTimeout(ctx, startingWait)
-	defer cancel()
-	for {
-		if err := v.read(); err != nil {
-			return h, true, err
-		}
-		switch {
-		case v.recErr == nil:
-			h, err := sp.sameSeat(v)
-			return h, true, err
-		case !missing(v.recErr):
-			return h, true, &sdk.Error{Code: sdk.ErrUnavailable, Outcome: sdk.OutcomeUnknown, Detail: v.recErr.Error()}
-		case missing(v.tokenErr):
-			return h, false, sp.foreign(ctx) // the token comes first: nothing was started here
-		}
-		// A Spawn was interrupted. Its custody process may be about to write the record.
-		found, err := seat.FindByNonce(sp.req.Nonce)
-		if err != nil {
-			return h, true, retryable("look for an interrupted spawn of seat %s: %v", sp.req.SeatID, err)
-		}
-		if len(found) > 0 && proctree.Pause(bound, pollEvery) == nil {
-			continue
-		}
-		if v.read() == nil && v.recErr == nil {
-			continue // it wrote its record between our two looks
-		}
-		if _, err := v.endServer(ctx); err != nil {
-			return h, true, retryable("an interrupted spawn of seat %s left a tmux server: %v", sp.req.SeatID, err)
-		}
-		sw, err := proctree.Hunt(ctx, proctree.Quarry{Nonce: sp.req.Nonce})
-		if err != nil || len(sw.Left) > 0 {
-			return h, true, retryable("an interrupted spawn of seat %s left processes: %v %s", sp.req.SeatID, err, join(sw.Left))
-		}
-		return h, false, sp.s.clearSeatFiles(sp.dir, sp.req.SeatID)
+	h, done, err = v.Existing(ctx, sp.req, func() error { return sp.s.clearSeatFiles(sp.dir, sp.req.SeatID) })
+	if done || err != nil {
+		return h, done, err
 	}
+	return h, false, sp.foreign(ctx)
 }
 
 // foreign refuses a socket of ours at which a server answers that does not carry our tag, and ends one
 // that does: it is left of this very seat.
 func (sp *spawning) foreign(ctx context.Context) error {
-	if _, err := os.Lstat(sp.server.socket); missing(err) {
+	if _, err := os.Lstat(sp.server.socket); custodied.Missing(err) {
 		return nil
 	}
 	id, pid, err := sp.server.tagged(ctx)
@@ -227,29 +124,16 @@ func (sp *spawning) foreign(ctx context.Context) error {
 	case err != nil && verdictOf(err) == noServer:
 		return os.Remove(sp.server.socket) // a dead name; nobody answers
 	case err != nil:
-		return retryable("a tmux server is at %s and does not say whose it is: %v", sp.server.socket, err)
+		return custodied.Unavailable("a tmux server is at %s and does not say whose it is: %v", sp.server.socket, err)
 	case id != sp.req.SeatID:
-		return retryable("a tmux server that is not ours (process %d) has the socket %s; look at it with: tmux -S %s list-panes -a", pid, sp.server.socket, sp.server.socket)
+		return custodied.Unavailable("a tmux server that is not ours (process %d) has the socket %s; look at it with: tmux -S %s list-panes -a", pid, sp.server.socket, sp.server.socket)
 	}
 	if sp.server.id, err = seat.IdentityOf(pid); err != nil {
-		return retryable("%v", err)
+		return custodied.Unavailable("%v", err)
 	}
 	_, err = sp.server.end(ctx)
 	sp.server.id = seat.Identity{}
 	return err
-}
-
-// sameSeat returns the handle of an existing seat after checking that this request is the one that made
-// it.
-func (sp *spawning) sameSeat(v *view) (sdk.Handle, error) {
-	rec, req := v.rec, sp.req
-	if rec.CustodyID != req.SeatID || rec.Nonce != req.Nonce || sdk.SeatOwner(rec.Record.Owner) != req.Owner {
-		return sdk.Handle{}, sdk.Errorf(sdk.ErrInvalid, "seat %s exists and belongs to another request (%s of instance %s)", req.SeatID, rec.Record.Owner.Alias, rec.Record.Owner.InstanceID)
-	}
-	if rec.Fence > req.Fence {
-		return sdk.Handle{}, sdk.Errorf(sdk.ErrStaleFence, "seat %s was made by host epoch %d, this is epoch %d", req.SeatID, rec.Fence, req.Fence)
-	}
-	return v.handle(), nil
 }
 
 func (sp *spawning) run(ctx context.Context) (sdk.Handle, error) {
@@ -271,7 +155,7 @@ func (sp *spawning) run(ctx context.Context) (sdk.Handle, error) {
 		return sdk.Handle{}, err
 	}
 	start := sp.s.startPath(sp.req.SeatID)
-	if err := os.Remove(start); err != nil && !missing(err) {
+	if err := os.Remove(start); err != nil && !custodied.Missing(err) {
 		return sdk.Handle{}, err
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: start, Net: "unix"})
@@ -303,11 +187,10 @@ func (sp *spawning) run(ctx context.Context) (sdk.Handle, error) {
 	if err := fpSpawnPrepared.Hit(); err != nil {
 		return sdk.Handle{}, err
 	}
-	st := handleState{
-		Socket: sp.s.socketPath(sp.req.SeatID), Seat: identityOf(id), Place: sp.place,
-		SeatRoot: sp.s.rootPath, GraceMs: sp.req.StopGraceMs,
-	}
-	return handleOf(st, sp.req.SeatID), nil
+	return kind.Handle(sp.req.SeatID, custodied.State{
+		Socket: sp.s.socketPath(sp.req.SeatID), Seat: identityOf(id), Place: sp.place.text(),
+		SeatRoot: sp.s.root.Path, GraceMs: sp.req.StopGraceMs,
+	}), nil
 }
 
 // handOver waits for the pane's process, proves that it is that one, and gives it what it is to do.
@@ -424,7 +307,7 @@ func readLine(conn net.Conn) (string, error) {
 // undo removes what this Spawn made and returns first as the headline, followed by what could not be
 // undone. It works on its own time: the caller's may be over.
 func (sp *spawning) undo(first error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), custodied.UndoTimeout)
 	defer cancel()
 	var failed []string
 	note := func(err error) {
@@ -438,9 +321,9 @@ func (sp *spawning) undo(first error) error {
 		note(err)
 		if err == nil {
 			if sp.place.known() {
-				v.place = sp.place
+				v.setPlace(sp.place)
 			}
-			_, err := v.endServer(ctx)
+			_, err := v.End(ctx)
 			note(err)
 		}
 		sw, err := proctree.Hunt(ctx, proctree.Quarry{Nonce: sp.req.Nonce})
@@ -454,56 +337,12 @@ func (sp *spawning) undo(first error) error {
 		note(sp.s.clearSeatFiles(sp.dir, sp.req.SeatID))
 	}
 	if len(failed) == 0 && sp.madeDir {
-		note(unix.Unlinkat(int(sp.s.root.Fd()), sp.req.SeatID, unix.AT_REMOVEDIR))
+		note(sp.s.root.Unclaim(sp.req.SeatID))
 	}
-	e := &sdk.Error{Code: sdk.ErrUnavailable, Outcome: sdk.OutcomeNotExecuted, Retryable: true, Detail: first.Error()}
-	if len(failed) > 0 {
-		e.Outcome, e.Retryable = sdk.OutcomeUnknown, false
-		e.Detail += "; undoing it failed too: " + join(failed)
-	}
-	return e
+	return custodied.FailedSpawn(first, failed)
 }
 
 // clearSeatFiles removes what a spawn makes in the seat's directory, and its sockets.
 func (s *settings) clearSeatFiles(dir *os.File, id string) error {
-	var errs []error
-	for _, path := range []string{s.socketPath(id), s.tmuxPath(id), s.startPath(id)} {
-		if err := os.Remove(path); err != nil && !missing(err) {
-			errs = append(errs, err)
-		}
-	}
-	for _, name := range seatFiles {
-		if err := unix.Unlinkat(int(dir.Fd()), name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-			errs = append(errs, &fs.PathError{Op: "remove", Path: filepath.Join(dir.Name(), name), Err: err})
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// endServer ends the seat's tmux server and proves it. A server that is only known by its socket must
-// carry the seat's tag; one that does not is left alone, and is an error.
-func (v *view) endServer(ctx context.Context) (how string, err error) {
-	sv := v.server()
-	if sv.id.PID == 0 {
-		if _, err := os.Lstat(sv.socket); missing(err) {
-			return "", nil
-		}
-		id, pid, err := sv.tagged(ctx)
-		switch {
-		case err != nil && verdictOf(err) == noServer:
-			return "", nil
-		case err != nil:
-			return "", fmt.Errorf("ask the tmux server at %s whose it is: %w", sv.socket, err)
-		case id != v.id:
-			return "", fmt.Errorf("the tmux server at %s (process %d) is not the seat's; look at it with: tmux -S %s list-panes -a", sv.socket, pid, sv.socket)
-		}
-		if sv.id, err = seat.IdentityOf(pid); errors.Is(err, seat.ErrProcessGone) {
-			return "", nil
-		} else if err != nil {
-			return "", err
-		}
-	} else if live, _ := seat.Check(sv.id); live == seat.Dead {
-		return fmt.Sprintf("tmux server %d is gone", sv.id.PID), nil
-	}
-	return sv.end(ctx)
+	return seatdir.Clear(dir, seatFiles, []string{s.socketPath(id), s.tmuxPath(id), s.startPath(id)})
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodied"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/terminal"
@@ -47,11 +48,7 @@ func same(a, b string) bool {
 
 // on runs f on a seat the caller has a say over.
 func (r *Runtime) on(id, instance string, h sdk.Handle, f func(*view) error) error {
-	s, err := r.settings()
-	if err != nil {
-		return err
-	}
-	s, release, err := s.at(h)
+	s, release, err := r.settingsAt(h)
 	if err != nil {
 		return err
 	}
@@ -60,11 +57,11 @@ func (r *Runtime) on(id, instance string, h sdk.Handle, f func(*view) error) err
 	if err != nil {
 		return err
 	}
-	if err := v.admit(instance, v.fence()); err != nil {
+	if err := v.Admit(instance, v.Fence()); err != nil {
 		return err
 	}
-	if err := v.ownerless(); err != nil {
-		return retryable("%v", err)
+	if err := v.Ownerless(); err != nil {
+		return custodied.Unavailable("%v", err)
 	}
 	return f(v)
 }
@@ -72,16 +69,16 @@ func (r *Runtime) on(id, instance string, h sdk.Handle, f func(*view) error) err
 // stands returns what tmux says of the seat's pane, or why there is none.
 func (v *view) stands(ctx context.Context, sv server) (pane, error) {
 	if !v.place.known() {
-		return pane{}, sdk.Errorf(sdk.ErrGone, "seat %s has no place in tmux: %v", v.id, v.placeErr)
+		return pane{}, sdk.Errorf(sdk.ErrGone, "seat %s has no place in tmux: %v", v.ID, v.placeErr)
 	}
 	p, err := sv.look(ctx, v.place.Pane)
 	if err == nil {
 		return p, nil
 	}
 	if live, proof := seat.Check(sv.id); live == seat.Dead {
-		return p, sdk.Errorf(sdk.ErrGone, "seat %s: its tmux server is gone (%s)", v.id, proof)
+		return p, sdk.Errorf(sdk.ErrGone, "seat %s: its tmux server is gone (%s)", v.ID, proof)
 	}
-	return p, retryable("seat %s: %v", v.id, err)
+	return p, custodied.Unavailable("seat %s: %v", v.ID, err)
 }
 
 // Write types through a paste buffer of the seat's own server, which is deleted with it: byte for byte,
@@ -98,24 +95,24 @@ func (r *Runtime) Write(ctx context.Context, req sdk.WriteRequest) (int, error) 
 		return 0, nil
 	}
 	err := r.on(req.SeatID, req.InstanceID, req.Handle, func(v *view) error {
-		if err := v.admit(req.InstanceID, req.Fence); err != nil {
+		if err := v.Admit(req.InstanceID, req.Fence); err != nil {
 			return err
 		}
-		c, why, refusal := v.dial(ctx, seat.RoleControl, req.Fence)
+		c, why, refusal := v.Dial(ctx, seat.RoleControl, req.Fence)
 		switch {
 		case errors.Is(refusal, seat.ErrStaleFence):
-			return sdk.Errorf(sdk.ErrStaleFence, "seat %s: %v", v.id, refusal)
+			return sdk.Errorf(sdk.ErrStaleFence, "seat %s: %v", v.ID, refusal)
 		case refusal != nil:
-			return retryable("seat %s: %v", v.id, refusal)
-		case c == nil && v.exitErr == nil, c == nil && !v.exists:
-			return sdk.Errorf(sdk.ErrGone, "seat %s has ended", v.id)
+			return custodied.Unavailable("seat %s: %v", v.ID, refusal)
+		case c == nil && v.ExitErr == nil, c == nil && !v.Exists:
+			return sdk.Errorf(sdk.ErrGone, "seat %s has ended", v.ID)
 		case c == nil:
-			return retryable("seat %s: %s", v.id, why)
+			return custodied.Unavailable("seat %s: %s", v.ID, why)
 		}
 		now := c.Welcome()
 		c.Close()
 		if now.State != seat.StateRunning {
-			return sdk.Errorf(sdk.ErrGone, "seat %s is %s: no agent runs in it", v.id, now.State)
+			return sdk.Errorf(sdk.ErrGone, "seat %s is %s: no agent runs in it", v.ID, now.State)
 		}
 		if err := fitsLines(now.Lines, req.Data); err != nil {
 			return err
@@ -159,10 +156,10 @@ func fitsLines(lines seat.Lines, data []byte) error {
 // one command line, so the server does nothing in between.
 func (v *view) paste(ctx context.Context, data []byte, bracketed bool) error {
 	if !v.place.known() {
-		return retryable("seat %s has no place in tmux: %v", v.id, v.placeErr)
+		return custodied.Unavailable("seat %s has no place in tmux: %v", v.ID, v.placeErr)
 	}
 	if err := fpWriteBegin.Hit(); err != nil {
-		return retryable("%v", err)
+		return custodied.Unavailable("%v", err)
 	}
 	var raw [8]byte
 	_, _ = rand.Read(raw[:]) // never fails
@@ -182,7 +179,7 @@ func (v *view) paste(ctx context.Context, data []byte, bracketed bool) error {
 		"paste-buffer "+flags+" -b "+buffer+" -t "+v.place.Pane)
 	switch {
 	case err == nil && strings.Contains(out, dead):
-		return sdk.Errorf(sdk.ErrGone, "seat %s: %s", v.id, dead)
+		return sdk.Errorf(sdk.ErrGone, "seat %s: %s", v.ID, dead)
 	case err == nil:
 		return nil
 	}
@@ -193,7 +190,7 @@ func (v *view) paste(ctx context.Context, data []byte, bracketed bool) error {
 	if w := verdictOf(err); w == noServer || w == unavailable || w == skewed {
 		outcome = sdk.OutcomeNotExecuted
 	}
-	return &sdk.Error{Code: sdk.ErrUnavailable, Outcome: outcome, Detail: fmt.Sprintf("type into seat %s: %v", v.id, err)}
+	return &sdk.Error{Code: sdk.ErrUnavailable, Outcome: outcome, Detail: fmt.Sprintf("type into seat %s: %v", v.ID, err)}
 }
 
 // Snapshot returns the pane's screen as tmux shows it. Its offset is 0: this runtime counts no output.
@@ -208,12 +205,12 @@ func (r *Runtime) Snapshot(ctx context.Context, req sdk.SnapshotRequest) (sdk.Sn
 		// One command line: the screen, its modes and its cursor are of one moment.
 		out, err := sv.call(ctx, nil, "display-message", "-p", "-t", v.place.Pane, paneFormat, ";", "capture-pane", "-e", "-N", "-p", "-t", v.place.Pane)
 		if err != nil {
-			return retryable("seat %s: %v", v.id, err)
+			return custodied.Unavailable("seat %s: %v", v.ID, err)
 		}
 		head, screen := cutLine(out)
 		p, err := parsePane(head)
 		if err != nil {
-			return retryable("seat %s: %v", v.id, err)
+			return custodied.Unavailable("seat %s: %v", v.ID, err)
 		}
 		snap = paint(p, screen)
 		return nil

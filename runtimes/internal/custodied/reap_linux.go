@@ -282,6 +282,9 @@ func (rp *reaping) endUnwritten(ctx context.Context, now seat.Status, asked bool
 		return false, err
 	}
 	if alone {
+		if err := rp.v.Read(); err != nil || rp.v.ExitErr == nil {
+			return err == nil, err
+		}
 		return false, rp.endedMeanwhile(ctx, sw)
 	}
 	if told, err = rp.awaitRecord(ctx); told || err != nil {
