@@ -41,33 +41,3 @@ func (l *logFile) say(text string) {
 	n, _ := unix.Write(2, []byte(line))
 	l.size += int64(max(n, 0))
 }
-
-// writeDurable replaces dir/name so that after a power cut it is the old text or the new. before runs
-// when the text is on its way and nothing is certain yet.
-func writeDurable(dir, name string, text []byte, before func() error) error {
-	path := dir + "/" + name
-	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(path + ".tmp") }() // there no more when all went well
-	defer func() { _ = f.Close() }()
-	if _, err = f.Write(text); err == nil {
-		err = before()
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = os.Rename(path+".tmp", path)
-	}
-	if err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = d.Close() }()
-	return d.Sync()
-}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodian"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/terminal"
 )
@@ -89,7 +90,7 @@ func (s *server) live() {
 	if x == nil {
 		x = s.awaitAgent()
 	}
-	s.record(x)
+	custodian.Record(s.id, s.launch, x, fpBeforeFsync, fpAfterFsync, s.log.say)
 	s.mu.Lock()
 	if s.state == seat.StatePrepared {
 		close(s.begun)
@@ -164,14 +165,69 @@ func (s *server) commit() *seat.Error {
 	return nil
 }
 
+// start executes the agent, and from then on the seat is running. Errors name the path; the seat is
+// as before.
+func (s *server) start() error {
+	s.mu.Lock()
+	pty, rows, cols := s.pty, s.rows, s.cols
+	s.mu.Unlock()
+	pid, err := custodian.Execute(s.launch, uintptr(pty.slave))
+	if err != nil {
+		// The child that failed was leader of the terminal's session: its end hung the terminal up.
+		if fresh, perr := openTerminal(rows, cols); perr == nil {
+			s.mu.Lock()
+			s.pty = fresh
+			s.mu.Unlock()
+			pty.close()
+		}
+		return err
+	}
+	agent, err := seat.IdentityOf(pid)
+	if err != nil { // unreadable /proc: the number alone is still exact while it is our child
+		agent = seat.Identity{PID: pid, BootID: s.self.BootID}
+	}
+	pty.closeSlave()
+	s.log.say("agent started, pid " + strconv.Itoa(pid))
+	s.mu.Lock()
+	s.state, s.agent = seat.StateRunning, agent
+	close(s.begun)
+	s.questions.Left(seat.RoleMirror, time.Now()) // one that is on its way sees the first questions
+	s.news()
+	s.mu.Unlock()
+	go s.readTerminal(pty)
+	go s.typeLoop(pty)
+	return nil
+}
+
+// reapAgent waits for the end of the agent and for every orphan before it. An agent that was not
+// waited for keeps its number, and it is waited for with mu held: a signal sent with mu held to a
+// running agent is exact.
+func (s *server) reapAgent() unix.WaitStatus {
+	for {
+		s.mu.Lock()
+		pid, ws := custodian.Reap()
+		if pid == s.agent.PID {
+			s.state = seat.StateDraining
+			s.abandonInput()
+			s.news()
+			s.mu.Unlock()
+			return ws
+		}
+		s.mu.Unlock()
+		if pid <= 0 {
+			<-s.children
+		}
+	}
+}
+
 // awaitAgent waits for the end of the agent, ends what is left of its tree and collects the rest of
 // the output.
 func (s *server) awaitAgent() *seat.ExitRecord {
 	x := &seat.ExitRecord{CodeKnown: true, Evidence: seat.EvidenceReaped}
-	x.Code, x.Signal = exitOf(s.reapAgent())
+	x.Code, x.Signal = custodian.ExitOf(s.reapAgent())
 	x.AtUnixNs = time.Now().UnixNano()
 	s.log.say("agent ended, code " + strconv.Itoa(x.Code) + " " + x.Signal)
-	s.endTree(x)
+	custodian.EndTree(s.self.PID, s.children, &s.hurry, s.log.say, x)
 	select {
 	case <-s.outEnd:
 	case <-time.After(drainTimeout): // something outside the tree holds the terminal open
@@ -183,26 +239,6 @@ func (s *server) awaitAgent() *seat.ExitRecord {
 	x.Asked = s.asked
 	x.Last = terminal.LastLine(s.ring.tail(lastBytes), 160)
 	return x
-}
-
-// record makes exit.json durable. A full disk is waited for: an exit that is told and then lost is
-// worse than one that is told late. A directory that was removed has nobody left to read it.
-func (s *server) record(x *seat.ExitRecord) {
-	text := seat.ExitJSON(s.id, s.launch.Nonce, x)
-	for {
-		err := writeDurable(s.launch.Dir, "exit.json", text, fpBeforeFsync.Hit)
-		if err == nil {
-			err = fpAfterFsync.Hit()
-		}
-		if err == nil {
-			return
-		}
-		s.log.say("write exit.json: " + err.Error())
-		if os.IsNotExist(err) {
-			return
-		}
-		time.Sleep(time.Second)
-	}
 }
 
 // status is called with mu held. c is the connection it is for.

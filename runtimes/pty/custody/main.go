@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodian"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 )
 
@@ -59,7 +60,7 @@ func Main(args []string) int {
 			s.spillOut()
 		}
 	}()
-	go s.accept()
+	go custodian.Accept(s.listen, s.log.say, s.serve)
 	if err := fpBeforePrint.Hit(); err != nil {
 		_ = os.Remove(l.Socket)
 		return fail("failpoint", err)
@@ -104,7 +105,7 @@ func (s *server) prepare() (code string, err error) {
 		do   func() error
 	}{
 		{"directory", s.log.open},
-		{"exists", s.claim},
+		{"exists", func() error { return custodian.Claim(l.Dir) }},
 		{"directory", func() error { return os.Chdir("/") }},
 		{"identity", func() (err error) { s.self, err = seat.SelfIdentity(); return err }},
 		// Orphans of the agent's tree come to this process and not to init.
@@ -112,9 +113,9 @@ func (s *server) prepare() (code string, err error) {
 		{"terminal", func() (err error) { s.pty, err = openTerminal(s.rows, s.cols); return err }},
 		{"memory", func() (err error) { s.ring, err = newRing(int(l.RingBytes)); return err }},
 		{"failpoint", fpBeforeBind.Hit},
-		{"socket", func() (err error) { s.listen, err = listen(l.Socket); return err }},
+		{"socket", func() (err error) { s.listen, err = custodian.Listen(l.Socket); return err }},
 		{"record", func() error {
-			return writeDurable(l.Dir, "seat.json", seat.SeatJSON(s.id, l, s.self, time.Now()), fpBeforeRecord.Hit)
+			return custodian.WriteDurable(l.Dir, "seat.json", seat.SeatJSON(s.id, l, s.self, time.Now()), fpBeforeRecord.Hit)
 		}},
 		{"record", fpAfterRecord.Hit},
 	} {
@@ -126,42 +127,6 @@ func (s *server) prepare() (code string, err error) {
 		}
 	}
 	return "", nil
-}
-
-// claim refuses a directory that was used before, or that another custody process holds. The lock is
-// on the log, which is standard error by now; once it is rotated, seat.json has long been there.
-func (s *server) claim() error {
-	if unix.Flock(2, unix.LOCK_EX|unix.LOCK_NB) != nil {
-		return errors.New("another custody process holds " + s.launch.Dir)
-	}
-	for _, name := range []string{"/seat.json", "/exit.json"} {
-		if _, err := os.Lstat(s.launch.Dir + name); err == nil {
-			return errors.New(s.launch.Dir + name + " exists: this custody id was used before")
-		}
-	}
-	return nil
-}
-
-// listen binds the socket, over one that a killed seat left behind but never over a live one.
-func listen(path string) (int, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, errors.New("make socket: " + err.Error())
-	}
-	addr := &unix.SockaddrUnix{Name: path}
-	defer unix.Umask(unix.Umask(0o177)) // nothing else runs yet that makes files
-	err = unix.Bind(fd, addr)
-	if errors.Is(err, unix.EADDRINUSE) && errors.Is(unix.Connect(fd, addr), unix.ECONNREFUSED) {
-		_ = os.Remove(path)
-		err = unix.Bind(fd, addr)
-	}
-	if err == nil {
-		err = unix.Listen(fd, 64)
-	}
-	if err != nil {
-		return -1, errors.New("bind " + path + ": " + err.Error())
-	}
-	return fd, nil
 }
 
 // dropInherited closes what whoever started us forgot to close and marks the rest, so that neither

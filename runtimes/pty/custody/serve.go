@@ -12,44 +12,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodian"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 )
 
 const (
-	maxClients   = 64
-	maxViewers   = 48 // of them; the others are kept for hosts, and for who has not said HELLO yet
-	helloTimeout = 5 * time.Second
-	maxRequest   = 4 + 1 + 4 + seat.MaxInput
+	maxViewers = 48 // of the connections a seat may have; the others are kept for hosts, and for who has not said HELLO yet
+	maxRequest = 4 + 1 + 4 + seat.MaxInput
 )
 
 func forbidden(text string) *seat.Error { return seat.Refuse(seat.CodeForbidden, text) }
 
 func protocol(text string) *seat.Error { return seat.Refuse(seat.CodeProtocol, text) }
-
-// accept takes connections until the process ends.
-func (s *server) accept() {
-	slots := make(chan struct{}, maxClients)
-	for {
-		fd, _, err := unix.Accept4(s.listen, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-		if err != nil {
-			if err != unix.EINTR && err != unix.ECONNABORTED {
-				s.log.say("accept: " + err.Error())
-				time.Sleep(100 * time.Millisecond) // out of descriptors: do not spin
-			}
-			continue
-		}
-		f := os.NewFile(uintptr(fd), "connection")
-		select {
-		case slots <- struct{}{}:
-			go func() {
-				s.serve(f, fd, helloTimeout/time.Duration(1+len(slots)/8))
-				<-slots
-			}()
-		default:
-			refuse(f, fd, seat.Refuse(seat.CodeLimit, "64 connections are open"))
-		}
-	}
-}
 
 // refuse ends a connection that was not admitted. Who did not even say HELLO is told nothing.
 func refuse(f *os.File, fd int, e *seat.Error) {
@@ -59,8 +33,7 @@ func refuse(f *os.File, fd int, e *seat.Error) {
 	_ = f.Close()
 }
 
-// serve handles one connection to its end. Who says nothing gets the less time for its HELLO the more
-// connections are open: thousands that say nothing must not keep a host out for seconds.
+// serve handles one connection to its end. It has patience for its HELLO.
 func (s *server) serve(f *os.File, fd int, patience time.Duration) {
 	_ = f.SetReadDeadline(time.Now().Add(patience))
 	in := seat.NewFrameReader(f, 128, 512)
@@ -256,7 +229,7 @@ func (s *server) onCommit(*client, uint32, []byte) *seat.Error {
 }
 
 func (s *server) onSignal(_ *client, _ uint32, body []byte) *seat.Error {
-	if len(body) < 1 || signals[seat.Action(body[0])] == 0 {
+	if len(body) < 1 || custodian.Signals[seat.Action(body[0])] == 0 {
 		return protocol("signal without a known action")
 	}
 	a := seat.Action(body[0])
@@ -271,7 +244,7 @@ func (s *server) onSignal(_ *client, _ uint32, body []byte) *seat.Error {
 	switch {
 	case s.state == seat.StateRunning: // an agent that has ended was not asked to
 		s.asked = s.asked || a != seat.ActionInterrupt
-		s.signal(a)
+		custodian.Signal(s.agent.PID, s.pty.foreground(), a)
 	case a == seat.ActionInterrupt:
 		return seat.Refuse(seat.CodeNotRunning, "there is no agent to interrupt")
 	}

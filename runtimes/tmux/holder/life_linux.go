@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodian"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 )
 
@@ -67,16 +68,16 @@ func (s *server) prepare() (code string, err error) {
 		do   func() error
 	}{
 		{"directory", s.openLog},
-		{"exists", s.claim},
+		{"exists", func() error { return custodian.Claim(l.Dir) }},
 		{"directory", func() error { return os.Chdir("/") }},
 		{"identity", func() (err error) { s.self, err = seat.SelfIdentity(); return err }},
 		// Orphans of the agent's tree come to this process and not to init.
 		{"subreaper", func() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }},
 		{"terminal", checkTerminal},
 		{"failpoint", fpBeforeBind.Hit},
-		{"socket", func() (err error) { s.listen, err = listen(l.Socket); return err }},
+		{"socket", func() (err error) { s.listen, err = custodian.Listen(l.Socket); return err }},
 		{"record", func() error {
-			return writeDurable(l.Dir, "seat.json", seat.SeatJSON(s.id, l, s.self, time.Now()), fpBeforeRecord.Hit)
+			return custodian.WriteDurable(l.Dir, "seat.json", seat.SeatJSON(s.id, l, s.self, time.Now()), fpBeforeRecord.Hit)
 		}},
 		{"record", fpAfterRecord.Hit},
 	} {
@@ -107,19 +108,6 @@ func (s *server) openLog() (err error) {
 	return unix.Dup3(int(s.log.Fd()), 2, 0)
 }
 
-// claim refuses a directory that was used before, or that another custody process holds.
-func (s *server) claim() error {
-	if unix.Flock(2, unix.LOCK_EX|unix.LOCK_NB) != nil {
-		return errors.New("another custody process holds " + s.launch.Dir)
-	}
-	for _, name := range []string{"/seat.json", "/exit.json"} {
-		if _, err := os.Lstat(s.launch.Dir + name); err == nil {
-			return errors.New(s.launch.Dir + name + " exists: this custody id was used before")
-		}
-	}
-	return nil
-}
-
 // watchTerminal waits for the end of the terminal: the tmux server was killed, or the pane was. It looks
 // for hang-ups alone and takes nothing of what is typed.
 func (s *server) watchTerminal() {
@@ -144,7 +132,7 @@ func (s *server) live() *seat.ExitRecord {
 	if x == nil {
 		x = s.awaitAgent()
 	}
-	s.record(x)
+	custodian.Record(s.id, s.launch, x, fpBeforeFsync, fpAfterFsync, s.say)
 	s.mu.Lock()
 	if s.state == seat.StatePrepared {
 		close(s.begun)
@@ -213,26 +201,6 @@ func (s *server) commit() *seat.Error {
 	return nil
 }
 
-// record makes exit.json durable. A full disk is waited for: an exit that is told and then lost is
-// worse than one that is told late. A directory that was removed has nobody left to read it.
-func (s *server) record(x *seat.ExitRecord) {
-	text := seat.ExitJSON(s.id, s.launch.Nonce, x)
-	for {
-		err := writeDurable(s.launch.Dir, "exit.json", text, fpBeforeFsync.Hit)
-		if err == nil {
-			err = fpAfterFsync.Hit()
-		}
-		if err == nil {
-			return
-		}
-		s.say("write exit.json: " + err.Error())
-		if os.IsNotExist(err) {
-			return
-		}
-		time.Sleep(time.Second)
-	}
-}
-
 // status is called with mu held.
 func (s *server) status(c *client) seat.Status {
 	st := seat.Status{
@@ -249,33 +217,4 @@ func (s *server) status(c *client) seat.Status {
 		st.Signal = uint8(s.exit.Code - 128)
 	}
 	return st
-}
-
-// writeDurable replaces dir/name so that after a power cut it is the old text or the new. before runs
-// when the text is on its way and nothing is certain yet.
-func writeDurable(dir, name string, text []byte, before func() error) error {
-	path := dir + "/" + name
-	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(path + ".tmp") }() // there no more when all went well
-	_, err = f.Write(text)
-	if err == nil {
-		err = before()
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(path+".tmp", path)
-	}
-	if err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodian"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 )
 
@@ -136,7 +137,7 @@ func second(id string) int {
 		return refuse(conn, code, err)
 	}
 	signal.Notify(s.children, syscall.SIGCHLD)
-	go s.accept()
+	go custodian.Accept(s.listen, s.say, s.serve)
 	go s.watchTerminal()
 	_, _ = conn.WriteString("prepared " + strconv.Itoa(s.self.PID) + " " + strconv.FormatUint(s.self.StartTicks, 10) + " " + s.self.BootID + "\n")
 	_ = conn.Close()

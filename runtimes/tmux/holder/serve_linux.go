@@ -10,39 +10,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/custodian"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 )
 
 const (
-	maxClients   = 64
-	helloTimeout = 5 * time.Second
 	writeTimeout = 2 * time.Second // who does not read for so long is dropped
 	maxRequest   = 4 + 1 + 4 + seat.MaxInput
 )
 
 const notHere = "this seat's terminal is in tmux: output, input and size are not had from its socket; attach with tmux"
-
-// listen binds the socket, over one that a killed seat left behind but never over a live one.
-func listen(path string) (int, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, errors.New("make socket: " + err.Error())
-	}
-	addr := &unix.SockaddrUnix{Name: path}
-	defer unix.Umask(unix.Umask(0o177)) // nothing else runs yet that makes files
-	err = unix.Bind(fd, addr)
-	if errors.Is(err, unix.EADDRINUSE) && errors.Is(unix.Connect(fd, addr), unix.ECONNREFUSED) {
-		_ = os.Remove(path)
-		err = unix.Bind(fd, addr)
-	}
-	if err == nil {
-		err = unix.Listen(fd, 64)
-	}
-	if err != nil {
-		return -1, errors.New("bind " + path + ": " + err.Error())
-	}
-	return fd, nil
-}
 
 // client is one connection.
 type client struct {
@@ -85,37 +62,12 @@ func unixShutdown(f *os.File) error {
 	return errors.Join(err, serr)
 }
 
-// accept takes connections until the process ends.
-func (s *server) accept() {
-	slots := make(chan struct{}, maxClients)
-	for {
-		fd, _, err := unix.Accept4(s.listen, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-		if err != nil {
-			if err != unix.EINTR && err != unix.ECONNABORTED {
-				s.say("accept: " + err.Error())
-				time.Sleep(100 * time.Millisecond) // out of descriptors: do not spin
-			}
-			continue
-		}
-		c := &client{f: os.NewFile(uintptr(fd), "connection"), done: make(chan struct{})}
-		select {
-		case slots <- struct{}{}:
-			go func() {
-				s.serve(c, fd)
-				<-slots
-			}()
-		default:
-			c.send(seat.AppendError(nil, 0, seat.Refuse(seat.CodeLimit, "64 connections are open")))
-			_ = c.f.Close()
-		}
-	}
-}
-
-// serve handles one connection to its end.
-func (s *server) serve(c *client, fd int) {
+// serve handles one connection to its end. It has patience for its HELLO.
+func (s *server) serve(f *os.File, fd int, patience time.Duration) {
+	c := &client{f: f, done: make(chan struct{})}
 	defer close(c.done)
 	defer c.f.Close()
-	_ = c.f.SetReadDeadline(time.Now().Add(helloTimeout))
+	_ = c.f.SetReadDeadline(time.Now().Add(patience))
 	in := seat.NewFrameReader(c.f, 128, 512)
 	if refusal, ok := s.hello(c, fd, in); !ok {
 		if refusal != nil { // who did not even say HELLO is told nothing
@@ -255,7 +207,7 @@ func (s *server) ask(stop bool) (refusal *seat.Error, ok bool) {
 }
 
 func (s *server) onSignal(body []byte) *seat.Error {
-	if len(body) < 1 || signals[seat.Action(body[0])] == 0 {
+	if len(body) < 1 || custodian.Signals[seat.Action(body[0])] == 0 {
 		return seat.Refuse(seat.CodeProtocol, "signal without a known action")
 	}
 	a := seat.Action(body[0])
@@ -272,7 +224,7 @@ func (s *server) onSignal(body []byte) *seat.Error {
 	switch {
 	case s.state == seat.StateRunning: // an agent that has ended was not asked to
 		s.asked = s.asked || a != seat.ActionInterrupt
-		s.signal(signals[a])
+		s.signal(a)
 	case a == seat.ActionInterrupt:
 		return seat.Refuse(seat.CodeNotRunning, "there is no agent to interrupt")
 	}
