@@ -457,9 +457,9 @@ func (v *view) lastWord(ctx context.Context) string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, glanceTimeout)
 	defer cancel()
-	p, err := v.server().look(ctx, v.place.Pane)
+	p, _, err := v.deadPane(ctx)
 	switch {
-	case err != nil:
+	case err != nil && !p.dead:
 		return " (tmux: " + err.Error() + ")"
 	case p.dead && p.signal != 0:
 		return " (tmux says by " + nameOf(p.signal) + ")"
