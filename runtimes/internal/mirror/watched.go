@@ -41,9 +41,9 @@ const (
 	jigglePause = 50 * time.Millisecond
 
 	// unansweredMax and unansweredFor bound the answers that are kept for questions that went to a
-	// terminal: one that leaves without having reacted has not answered, for a moment.
+	// terminal: one that leaves without having reacted has not answered, and the agent may still wait.
 	unansweredMax = 32
-	unansweredFor = 300 * time.Millisecond
+	unansweredFor = seat.MirrorGap
 )
 
 // watched is one seat in the worker.
