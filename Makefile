@@ -41,15 +41,16 @@ build: ## build every binary into ./bin and write bin/plugins.toml with their di
 	bin/cotal-host bundle bin
 
 # The programs find each other beside the file that a link leads to. install replaces files instead of
-# writing into them, so it works under a running host; that host goes on with the old digests, and wants
-# a restart. plugins.toml comes last: it names what is already there.
+# writing into them, so it works under a running host. That host goes on with the old plugins until
+# `cotal ext reload`, and is itself the old one until it is started again. plugins.toml comes last: it names
+# what is already there.
 install: build ## copy the bundle to PREFIX/lib/cotal-host and link cotal and cotal-host into PREFIX/bin (~/.local)
 	@install -d '$(PREFIX)/bin' '$(PREFIX)/lib/cotal-host'
 	@for f in '$(BUNDLE)'/*; do case "$${f##*/}" in cotal-fakeagent|cotal-fakeplugin|plugins.toml) ;; \
 	  *) install -m 755 "$$f" '$(PREFIX)/lib/cotal-host/' ;; esac; done
 	@install -m 644 '$(BUNDLE)/plugins.toml' '$(PREFIX)/lib/cotal-host/'
 	@for f in cotal cotal-host; do ln -sfn "../lib/cotal-host/$$f" '$(PREFIX)'/bin/$$f; done
-	@echo 'installed: $(PREFIX)/bin/cotal, $(PREFIX)/bin/cotal-host; restart a host that runs (its seats go on)'
+	@echo 'installed: $(PREFIX)/bin/cotal, $(PREFIX)/bin/cotal-host; under a host that runs: cotal ext reload for the plugins, a restart for the host (its seats go on)'
 	@case ":$$PATH:" in *':$(PREFIX)/bin:'*) ;; *) echo 'not in PATH yet: export PATH="$(PREFIX)/bin:$$PATH"' ;; esac
 
 workspace:

@@ -22,6 +22,11 @@
 //	{"lines": {"count": N, "reply": T}}   read N lines (0: until end of file), print T for each;
 //	                                      {line} stands for it
 //	{"hexlog": {"file": F, "bytes": N}}   append every input byte as two hex digits to a file
+//	{"ask": {"everyMs": E, "file": F, "until": U}}
+//	                                      ask the terminal where the cursor is, each time at another
+//	                                      place, until file U exists, and append `n row col "answer"`
+//	                                      a question to F: all that came within 5 s, and E ms after
+//	                                      the first byte of it. Then "end 0 0" and what comes in 700 ms
 //	{"ignore": ["TERM", "HUP", "INT"]}    ignore signals (these and KILL are the names known)
 //	{"onSignal": {"signal": S, "waitMs": N, "print": T, "append": {...}, "exit": C}}
 //	                                      handle a signal from now on: print, wait, exit
@@ -91,6 +96,11 @@ type step struct {
 		File  string `json:"file"`
 		Bytes int64  `json:"bytes"`
 	} `json:"hexlog"`
+	Ask *struct {
+		EveryMs int    `json:"everyMs"`
+		File    string `json:"file"`
+		Until   string `json:"until"`
+	} `json:"ask"`
 	Ignore   *[]string `json:"ignore"`
 	OnSignal *struct {
 		Signal string    `json:"signal"`

@@ -64,6 +64,7 @@ func TestScript(t *testing.T) {
 		{name: "an unknown step is refused before anything runs", script: `[{"print":"a"},{"dance":1}]`, code: exitBadScript},
 		{name: "a step with two keys is refused", script: `[{"print":"a","exit":1}]`, code: exitBadScript},
 		{name: "text after the script is refused", script: `[] []`, code: exitBadScript},
+		{name: "ask notes answers and what comes after the last one", script: `[{"ask":{"file":"` + file("told") + `","until":"` + file("") + `"}}]`, stdin: "x", out: ""},
 		{name: "an unknown signal is refused", script: `[{"ignore":["NOPE"]}]`, code: exitBadScript},
 		{name: "hexlog writes hex", script: `[{"hexlog":{"file":"` + file("hex") + `"}}]`, stdin: "\x00\xff\r\n"},
 	} {

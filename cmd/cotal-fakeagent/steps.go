@@ -63,6 +63,8 @@ func run(s step) error {
 		return lines(s.Lines.Count, s.Lines.Reply)
 	case s.HexLog != nil:
 		return hexLog(fill(s.HexLog.File), s.HexLog.Bytes)
+	case s.Ask != nil:
+		return ask(time.Duration(s.Ask.EveryMs)*time.Millisecond, fill(s.Ask.File), fill(s.Ask.Until))
 	case s.Fork != nil:
 		return fork(s.Fork, false)
 	case s.Daemon != nil:
@@ -326,4 +328,51 @@ func longLine(mb int) error {
 		}
 	}
 	return say("\n")
+}
+
+// ask asks the terminal questions until a file exists, and notes what it is told.
+func ask(every time.Duration, name, until string) error {
+	in := make(chan []byte)
+	go func() {
+		defer close(in)
+		for buf := make([]byte, 512); ; {
+			n, err := os.Stdin.Read(buf)
+			if err != nil {
+				return
+			}
+			in <- append([]byte(nil), buf[:n]...)
+		}
+	}()
+	listen := func(first, more time.Duration) (all []byte) {
+		for limit := time.After(first); ; {
+			select {
+			case p, ok := <-in:
+				if !ok {
+					return all
+				}
+				if len(all) == 0 {
+					limit = time.After(more)
+				}
+				all = append(all, p...)
+			case <-limit:
+				return all
+			}
+		}
+	}
+	note := func(what string, row, col int, told []byte) error {
+		return appendTo(&fileText{name, fmt.Sprintf("%s %d %d %q\n", what, row, col, told)})
+	}
+	for i := 0; ; i++ {
+		if _, err := os.Stat(until); err == nil {
+			break
+		}
+		row, col := i%20+1, i/20%60+1
+		if err := say(fmt.Sprintf("\x1b[%d;%dH\x1b[6n", row, col)); err != nil {
+			return err
+		}
+		if err := note(strconv.Itoa(i), row, col, listen(5*time.Second, every)); err != nil {
+			return err
+		}
+	}
+	return note("end", 0, 0, listen(700*time.Millisecond, 700*time.Millisecond))
 }

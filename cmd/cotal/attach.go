@@ -36,7 +36,7 @@ type attachOptions struct {
 	ReadOnly bool
 	TakeOver bool
 	NoNudge  bool
-	Fresh    bool // the seat was started by this command: its first queries are still unanswered
+	Fresh    bool // the seat was started by this command, for this terminal
 
 	Clipboard bool                   // what acts on the terminal's clipboard is passed
 	Screen    *wire.TerminalSnapshot // what the screen showed, or nil: the output is replayed then
@@ -77,6 +77,7 @@ type link struct {
 	*seat.Conn
 	welcome seat.Status
 	replay  bool
+	own     uint64 // offset from which on questions of the program are this terminal's; those before are not shown
 	filter  terminal.QueryFilter
 	resync  int // bytes that may still be skipped to find a place where output can be picked up
 	nudge   bool
@@ -148,8 +149,9 @@ func (a *attachment) firstOffset(ctx context.Context) (*uint64, error) {
 		return nil, err
 	}
 	from := max(st.First, st.Next-min(st.Next, replayMax))
-	// Nobody has answered the program's first questions yet, and nobody else will: this terminal may.
-	a.opt.Fresh = a.opt.Fresh && from == 0 && st.Attached == 0 && st.Answerer == seat.AnswererNone
+	// Everything there is was drawn for this terminal alone, and not by what another one was told it looks
+	// like: it is shown as it came, beginning where the cursor is.
+	a.opt.Fresh = a.opt.Fresh && from == 0 && st.Attached == 0 && st.AskFrom == 0
 	if rows, cols, err := a.con.size(); err == nil && !a.opt.Fresh && usable(a.opt.Screen, st, rows, cols) {
 		a.paint, from = true, a.opt.Screen.Offset
 		a.unread = paintScreen(a.opt.Screen, rows)
@@ -226,6 +228,7 @@ func (a *attachment) connect(ctx context.Context, first bool) (*link, error) {
 		return nil, err
 	}
 	l := &link{Conn: c, welcome: c.Welcome(), replay: first}
+	l.own = ownFrom(l.welcome)
 	if first && a.next > 0 && !a.paint {
 		l.resync = resyncMax
 	}
@@ -253,7 +256,7 @@ func (a *attachment) hold(ctx context.Context, l *link, signals <-chan os.Signal
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if !l.replay {
-		a.goLive(l, true)
+		a.goLive(l)
 		a.con.notice("reconnected%s", a.sayDropped())
 	} else if a.next >= l.welcome.Next {
 		if err := a.endReplay(ctx, l); err != nil {
@@ -378,12 +381,10 @@ func (a *attachment) gone(err error) (ending, error) {
 	return ending{}, cli.Fail(cli.Unreachable, "seat %s lives but does not answer at %s: %w", a.seat.Alias, a.seat.Socket, err)
 }
 
-// goLive lets input flow to l from now on. With flush, what was typed before is thrown away: it was
-// meant for a screen that is no longer there.
-func (a *attachment) goLive(l *link, flush bool) {
-	if flush {
-		a.con.flushInput()
-	}
+// goLive lets input flow to l from now on. What was typed before is thrown away: it was meant for a screen
+// that is no longer there. No answer is among it: the questions of this connection are shown after this.
+func (a *attachment) goLive(l *link) {
+	a.con.flushInput()
 	a.live.Store(l)
 }
 
@@ -517,6 +518,9 @@ func (a *attachment) take(p []byte) {
 	l := a.live.Load()
 	switch {
 	case a.readOnly.Load():
+		if terminal.IsReport(p) { // nobody types that: the terminal answers what is another's to answer
+			return
+		}
 		if a.dropped.Add(int64(len(p))) == int64(len(p)) { // the first ones only
 			a.con.notice("you only watch: what you type is dropped; %s detaches", a.key)
 		}

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,8 +18,28 @@ import (
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
+// bundled is what the bundle of the tests holds, sorted by name as the host tells of it.
+func bundled(t *testing.T) (*manifest.Manifest, []manifest.Entry) {
+	t.Helper()
+	bundle, err := manifest.Load(filepath.Join(harness.Bin(t), manifest.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bundle, slices.SortedFunc(slices.Values(bundle.Entries), func(a, b manifest.Entry) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// each joins a line about each of the plugins.
+func each(plugins []manifest.Entry, line func(manifest.Entry) string, sep string) string {
+	var lines []string
+	for _, p := range plugins {
+		lines = append(lines, line(p))
+	}
+	return strings.Join(lines, sep)
+}
+
 func TestExt_RestartSparesSeatsAndNamesWhatItDid(t *testing.T) {
 	w := harness.New(t)
+	_, plugins := bundled(t)
 	w.Start(harness.HostOptions{})
 	seat := w.Spawn("worker", "sleep", "600")
 	for _, name := range []string{"pty", "command"} {
@@ -35,7 +57,7 @@ func TestExt_RestartSparesSeatsAndNamesWhatItDid(t *testing.T) {
 	if r := w.CLI("ext", "restart", "pty").OK(); !strings.HasPrefix(r.Stdout, "restarted runtime pty ") || strings.Count(r.Stdout, "\n") != 1 {
 		t.Errorf("%v", r)
 	}
-	if r := w.CLI("ext", "restart", "ptty").Want(4); !strings.Contains(r.Stderr, "command, opencode, pty") {
+	if r := w.CLI("ext", "restart", "ptty").Want(4); !strings.Contains(r.Stderr, each(plugins, func(p manifest.Entry) string { return p.Name }, ", ")) {
 		t.Errorf("%v", r)
 	}
 	w.CLI("ext", "restart").Want(2)
@@ -43,9 +65,9 @@ func TestExt_RestartSparesSeatsAndNamesWhatItDid(t *testing.T) {
 	w.CLI("ext", "nonsense").Want(2)
 
 	r := w.CLI("ext", "list").OK()
-	for _, name := range []string{"NAME", "command ", "opencode ", "pty "} {
-		if !strings.Contains(r.Stdout, name) {
-			t.Errorf("no %s: %v", name, r)
+	for i, line := range strings.Split(r.Stdout, "\n")[:len(plugins)+1] {
+		if i == 0 && !strings.HasPrefix(line, "NAME") || i > 0 && !strings.HasPrefix(line, plugins[i-1].Name+" ") {
+			t.Errorf("line %d: %v", i+1, r)
 		}
 	}
 	lines := strings.Split(strings.TrimSpace(w.CLI("ext", "list", "--json").OK().Stdout), "\n")
@@ -60,9 +82,11 @@ func TestExt_RestartSparesSeatsAndNamesWhatItDid(t *testing.T) {
 	if p := seen["pty"]; p.Kind != "runtime" || p.State != "ready" || p.Restarts != 2 || p.Crash != "" {
 		t.Errorf("pty: %+v", p)
 	}
-	if r := w.CLI("__complete", "ext", "restart", "").OK(); r.Stdout != "command\tconnector, ready\nopencode\tconnector, ready\npty\truntime, ready\n:4\n" {
-		t.Errorf("%v", r)
-	}
+	want := each(plugins, func(p manifest.Entry) string { return fmt.Sprintf("%s\t%s, ready\n", p.Name, p.Kind) }, "") + ":4\n"
+	harness.Eventually(t, harness.DefaultWait, "each plugin is offered, ready", func() (bool, string) {
+		r := w.CLI("__complete", "ext", "restart", "").OK()
+		return r.Stdout == want, r.String()
+	})
 	w.CLI("stop", "worker").OK()
 }
 
@@ -71,10 +95,7 @@ func TestExt_ReloadAppliesTheManifestWholeOrNotAtAll(t *testing.T) {
 	w.Start(harness.HostOptions{})
 	seat := w.Spawn("worker", "sleep", "600")
 	path := w.Path(".cotal", manifest.FileName)
-	bundle, err := manifest.Load(harness.Bin(t) + "/" + manifest.FileName)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bundle, plugins := bundled(t)
 	entry, ok := bundle.Find(sdk.KindConnector, "command")
 	if !ok {
 		t.Fatal("the bundle has no connector command")
@@ -112,8 +133,11 @@ func TestExt_ReloadAppliesTheManifestWholeOrNotAtAll(t *testing.T) {
 	for _, p := range reply.Plugins {
 		got = append(got, p.Name+" "+p.Change)
 	}
-	if text := strings.Join(got, ", "); reply.Path != path || text != "command changed, opencode unchanged, pty unchanged" {
-		t.Errorf("%+v", reply)
+	want := each(plugins, func(p manifest.Entry) string {
+		return p.Name + map[bool]string{true: " changed", false: " unchanged"}[p.Name == "command"]
+	}, ", ")
+	if text := strings.Join(got, ", "); reply.Path != path || text != want {
+		t.Errorf("%+v, want %s", reply, want)
 	}
 	w.AwaitGone(before)
 	if row := w.Inspect("worker"); row.PID != seat.PID || row.Status != "running" {
@@ -121,7 +145,7 @@ func TestExt_ReloadAppliesTheManifestWholeOrNotAtAll(t *testing.T) {
 	}
 	w.CLI("stop", "worker").OK()
 	put(text(entry.SHA256, "enabled = false"))
-	if r := w.CLI("ext", "reload").OK(); !strings.Contains(r.Stdout, "removed   connector command") || !strings.Contains(r.Stdout, "1 of 3 plugins changed") {
+	if r := w.CLI("ext", "reload").OK(); !strings.Contains(r.Stdout, "removed   connector command") || !strings.Contains(r.Stdout, fmt.Sprintf("1 of %d plugins changed", len(plugins))) {
 		t.Errorf("%v", r)
 	}
 	w.CLI("spawn", "--agent", "command", "--name", "x", "--detach", "--", "true").Want(4)

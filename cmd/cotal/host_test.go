@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -18,11 +19,28 @@ func TestSpawn_AttachesAndDetachingLeavesTheSeat(t *testing.T) {
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	r := worldRig(t, w)
-	s := r.run("spawn", "--agent", "command", "--name", "ask", "--", "sh", "-c", `printf 'size '; stty size; printf '\033[c'; read x; echo "got $x"; read y; exit $y`)
+	// What it asks at once, while no terminal is there yet or when one has come, is answered once: by the
+	// mirror, or by this terminal if that is asked. What it asks once a key was pressed is for this terminal.
+	log := w.Path("told")
+	s := r.run("spawn", "--agent", "command", "--name", "ask", "--", "sh", "-c", `printf 'size '; stty size
+stty raw -echo min 0 time 30
+printf '\033[2;3H\033[6nasked'; head -c 6 >`+log+`.1; stty time 5; head -c 9 >`+log+`.2
+stty min 1 time 0; printf 'press'; head -c 1 >/dev/null; stty sane -echo
+printf '\033[cagain '; read x; echo "got $x"; read y; exit $y`)
+	answered := s.answering()
 	s.see("size 30 100")
-	s.see("\x1b[c") // asked for the first time: this terminal answers
+	s.see("asked")
+	s.see("press")
+	s.send("k")
+	s.see("\x1b[cagain")
 	s.send("one\r")
 	s.see("got one")
+	times := answered()
+	first, _ := os.ReadFile(log + ".1")
+	more, _ := os.ReadFile(log + ".2")
+	if string(first) != "\x1b[2;3R" || len(more) > 0 {
+		t.Errorf("the first question was answered %q, then %q, want one answer; this terminal answered %d", first, more, times)
+	}
 	s.send("\x1d")
 	code, shown := s.wait()
 	if code != 0 || !strings.Contains(shown, "detached from ask; it goes on running") {
@@ -107,6 +125,35 @@ func TestAttach_DoesNotNoticeThatTheHostWasKilled(t *testing.T) {
 	if code, shown := s.wait(); code != 0 || !strings.Contains(shown, "echo ended by SIGKILL, as asked") {
 		t.Errorf("exit code %d: %q", code, tail(shown))
 	}
+}
+
+// A host that is stopped takes connections and says nothing. Every command says so within two seconds; the best
+// of three counts, since the machine may be busy with something else.
+func TestAStoppedHostIsToldOfWithinTwoSeconds(t *testing.T) {
+	w := harness.New(t)
+	h := w.Start(harness.HostOptions{})
+	w.Spawn("seat", "sh", "-c", "echo begun; exec sleep 600")
+	h.Signal(syscall.SIGSTOP)
+	defer h.Signal(syscall.SIGCONT)
+	var all sync.WaitGroup
+	for _, args := range [][]string{
+		{"ps"}, {"inspect", "seat"}, {"stop", "seat"}, {"input", "seat", "--text", "x"}, {"logs", "seat"}, {"ext", "list"},
+		{"spawn", "--agent", "command", "--name", "x", "--detach", "--", "true"},
+	} {
+		all.Go(func() {
+			best := time.Hour
+			for i := 0; i < 3 && best >= 2*time.Second; i++ {
+				r := w.CLI(args...)
+				if best = min(best, r.Took); r.Code != 3 && args[0] != "logs" || !strings.Contains(r.Stderr, "unreachable") && !strings.Contains(r.Stderr, "no host answers") {
+					t.Errorf("%v", r)
+				}
+			}
+			if best >= 2*time.Second {
+				t.Errorf("cotal %s took %v", strings.Join(args, " "), best)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // An agent that needs two seconds to end is not an error: the stop waits, and says what it found.

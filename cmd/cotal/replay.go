@@ -18,6 +18,16 @@ func usable(s *wire.TerminalSnapshot, st seat.Status, rows, cols uint16) bool {
 	return s != nil && s.Dirty == "" && s.Rows > 0 && s.Rows <= rows && s.Cols <= cols && s.Offset >= st.First && s.Offset <= st.Next
 }
 
+// ownFrom is the offset from which on a connection shows its terminal what makes a terminal answer. Every
+// question is answered once: those before a terminal came are the mirror's, or nobody's (Status.AskTo), and
+// those before it took the keyboard over are the former one's.
+func ownFrom(welcome seat.Status) uint64 {
+	if welcome.AskTo == seat.FromLive { // it watches, and so does no other terminal: what it says is dropped
+		return welcome.Next
+	}
+	return max(welcome.AskTo, welcome.Next)
+}
+
 // paintScreen is what shows a screen. What the user's own terminal showed goes up into its scrollback, if
 // the program has not a screen of its own. Nothing in it makes a terminal answer.
 func paintScreen(s *wire.TerminalSnapshot, rows uint16) []byte {
@@ -25,19 +35,24 @@ func paintScreen(s *wire.TerminalSnapshot, rows uint16) []byte {
 	if terminal.Modes(s.Modes)&terminal.AltScreen != 0 {
 		out = terminal.Apply(terminal.AltScreen) // before anything moves the cursor: leaving puts it back
 	} else {
-		out = append(out, '\r')
-		out = append(out, bytes.Repeat([]byte{'\n'}, int(rows))...)
-		out = append(out, "\x1b[H\x1b[J"...)
+		out = cleared(rows)
 	}
 	var f terminal.QueryFilter
 	return f.Filter(out, s.Data)
+}
+
+// cleared makes a screen empty, with the cursor in its corner, as a new seat's is. What it showed goes up
+// into the scrollback.
+func cleared(rows uint16) []byte {
+	out := append([]byte{'\r'}, bytes.Repeat([]byte{'\n'}, int(rows))...)
+	return append(out, "\x1b[H\x1b[J"...)
 }
 
 // output takes output of the seat, which begins at offset seq.
 func (a *attachment) output(ctx context.Context, l *link, seq uint64, p []byte) error {
 	a.next = seq + uint64(len(p))
 	if !l.replay {
-		return a.show(l, p)
+		return a.show(l, seq, p)
 	}
 	if a.next <= l.welcome.Next {
 		a.gather(l, p)
@@ -51,32 +66,29 @@ func (a *attachment) output(ctx context.Context, l *link, seq uint64, p []byte) 
 	if err := a.endReplay(ctx, l); err != nil {
 		return err
 	}
-	return a.show(l, p[max(cut, 0):])
+	return a.show(l, l.welcome.Next, p[max(cut, 0):])
 }
 
 // gather collects replayed output, without what a real terminal would answer.
 func (a *attachment) gather(l *link, p []byte) {
-	p = l.skip(p)
-	if a.opt.Fresh {
-		if a.opt.Clipboard {
-			a.unread = append(a.unread, p...)
-		} else {
-			a.unread = a.clip.Filter(a.unread, p)
-		}
-		return
-	}
-	a.unread = l.filter.Filter(a.unread, p)
+	a.unread = l.filter.Filter(a.unread, l.skip(p))
 }
 
-// show writes live output.
-func (a *attachment) show(l *link, p []byte) error {
+// show writes live output, which begins at offset seq, without the questions before l.own.
+func (a *attachment) show(l *link, seq uint64, p []byte) error {
+	next := seq + uint64(len(p))
 	p = l.skip(p)
-	// A sequence that began before the end of the replay is still the filter's.
-	for len(p) > 0 && !l.filter.Ground() {
-		if _, err := a.con.Write(l.filter.Filter(nil, p[:1])); err != nil {
+	foreign := 0 // bytes at the front of p that are before l.own
+	if start := next - uint64(len(p)); start < l.own {
+		foreign = int(min(l.own-start, uint64(len(p))))
+	}
+	// A sequence that began there is still the filter's.
+	for len(p) > 0 && (foreign > 0 || !l.filter.Ground()) {
+		n := max(foreign, 1)
+		if _, err := a.con.Write(l.filter.Filter(nil, p[:n])); err != nil {
 			return err
 		}
-		p = p[1:]
+		p, foreign = p[n:], 0
 	}
 	if !a.opt.Clipboard {
 		a.shown = a.clip.Filter(a.shown[:0], p)
@@ -122,9 +134,10 @@ func (a *attachment) endReplay(ctx context.Context, l *link) error {
 	if missing := want & terminal.AltScreen &^ after.Modes(); missing != 0 {
 		text = append(terminal.Apply(missing), text...)
 	}
-	// Live before the text is shown: who sees it may type at once. What was typed earlier was not meant
-	// for it. A fresh seat's questions are in this text, and their answers are input.
-	a.goLive(l, !a.opt.Fresh)
+	if rows, _, err := a.con.size(); err == nil && a.opt.Fresh && want&terminal.AltScreen == 0 && uint64(len(text)) != l.welcome.Next {
+		text = append(cleared(rows), text...) // it asked where its cursor is, and was told of a screen of its own
+	}
+	a.goLive(l) // before the text is shown: who sees it may type at once
 	if _, err := a.con.Write(text); err != nil {
 		return err
 	}
@@ -148,7 +161,7 @@ func missingModes(want, have terminal.Modes) terminal.Modes {
 // have changed unseen.
 func (a *attachment) gap(ctx context.Context, l *link, from, to uint64) error {
 	a.next = to
-	a.clip = clipboardFilter{}
+	a.clip, l.filter = clipboardFilter{}, terminal.QueryFilter{}
 	if l.replay {
 		l.resync = resyncMax
 		if a.paint { // the screen is not what the output goes on from

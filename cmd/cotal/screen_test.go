@@ -3,8 +3,11 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -101,4 +104,81 @@ func TestASeatOfAnotherRuntimeIsReachedByIt(t *testing.T) {
 		t.Errorf("exit code %d: %q", code, tail(shown))
 	}
 	w.CLI("stop", "pane").OK()
+}
+
+// TestAttach_ToASeatOfTmuxFromWithinTmux: who works in a tmux of their own is shown the seat's, in their pane. The
+// client is not told that it is in a pane: it would take the pane's server for the seat's, or refuse.
+func TestAttach_ToASeatOfTmuxFromWithinTmux(t *testing.T) {
+	if _, err := exec.LookPath("tmux"); err != nil {
+		t.Skip("tmux is not installed")
+	}
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	log := w.Path("log")
+	w.CLI("spawn", "--agent", "command", "--name", "pane", "--runtime", "tmux", "--detach", "--",
+		"sh", "-c", `echo begun; while read -r x; do echo "<$x>" | tee -a `+log+`; done`).OK()
+	r := worldRig(t, w)
+	own := func(args ...string) (string, error) {
+		cmd := exec.Command("tmux", append([]string{"-S", w.Path("own.sock"), "-f", "/dev/null"}, args...)...)
+		cmd.Dir, cmd.Env = w.Root, r.env("TERM=xterm-256color")
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	t.Cleanup(func() { _, _ = own("kill-server") }) // this test's own, by its socket
+	if out, err := own("new-session", "-d", "-x", "100", "-y", "30",
+		`echo "within <$TMUX> <$TMUX_PANE>"; '`+os.Args[0]+`' attach pane; echo "code $?"; exec sleep 600`); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	shows := func(text string) {
+		t.Helper()
+		harness.Eventually(t, harness.DefaultWait, "the pane shows "+text, func() (bool, string) {
+			out, err := own("capture-pane", "-p", "-S", "-100")
+			return err == nil && strings.Contains(out, text), out
+		})
+	}
+	shows("begun")
+	clients := 0
+	for _, dir := range procsOf(t, "attach-session", w.Dir) {
+		clients++
+		if env, _ := os.ReadFile(dir + "/environ"); bytes.Contains(env, []byte("TMUX=")) || bytes.Contains(env, []byte("TMUX_PANE=")) {
+			t.Errorf("the client is told of the pane it is in: %q", env)
+		}
+	}
+	if clients != 1 {
+		t.Errorf("%d clients are attached", clients)
+	}
+	if _, err := own("send-keys", "typed in a pane", "Enter"); err != nil {
+		t.Error(err)
+	}
+	shows("<typed in a pane>")
+	harness.Eventually(t, harness.DefaultWait, "the program read it", func() (bool, string) {
+		got, _ := os.ReadFile(log)
+		return string(got) == "<typed in a pane>\n", string(got)
+	})
+	if _, err := own("send-keys", "C-b", "d"); err != nil { // to the client in the pane
+		t.Error(err)
+	}
+	shows("detached from pane; it is running")
+	shows("code 0")
+	if out, _ := own("capture-pane", "-p", "-S", "-100"); !strings.Contains(out, "within <"+w.Path("own.sock")) || strings.Contains(out, "<>") {
+		t.Errorf("the test does not try what it should: %s", out)
+	}
+	w.CLI("stop", "pane").OK()
+}
+
+// procsOf finds processes by a word of their command line and by a directory that their environment names.
+func procsOf(t *testing.T, word, dir string) (found []string) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		args, _ := os.ReadFile(p + "/cmdline")
+		env, _ := os.ReadFile(p + "/environ")
+		if slices.Contains(strings.Split(string(args), "\x00"), word) && bytes.Contains(env, []byte(dir)) {
+			found = append(found, p)
+		}
+	}
+	return found
 }

@@ -3,6 +3,7 @@ package seat
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/host/journal"
@@ -137,18 +138,27 @@ func (a *actor) answerWaiters(err error) {
 	a.waiters = nil
 }
 
-// Despawn ends one seat for a caller who named its principal and life.
-// Errors: expired (no live seat with that life), unavailable and not executed (its runtime does not answer:
+// Despawn ends one seat for a caller who named its principal and life. For a life that is known to have
+// ended it succeeds with that end, however it came: what was asked for is so, and a caller whose reply was
+// lost may ask again.
+// Errors: expired (no seat is known with that life), unavailable and not executed (its runtime does not answer:
 // nothing was begun), failed-precondition with outcome unknown when the end could not be proved.
 func (s *Set) Despawn(ctx context.Context, target wire.Target, args wire.DespawnArgs) (wire.DespawnReply, error) {
+	graceful := args.Graceful == nil || *args.Graceful
 	a, err := s.target(target)
 	if err != nil {
+		if snap := s.endedLife(target); snap != nil {
+			reply := wire.DespawnReply{Name: snap.Row.Alias, Stopped: true, Graceful: graceful}
+			if args.WaitForExit {
+				reply.Report = hadEnded(*snap.Row.Exit)
+			}
+			return reply, nil
+		}
 		return wire.DespawnReply{}, err
 	}
 	if err := a.stoppable(ctx); err != nil {
 		return wire.DespawnReply{}, err
 	}
-	graceful := args.Graceful == nil || *args.Graceful
 	mode := sdk.StopNow
 	if graceful {
 		mode = sdk.StopGraceful
@@ -212,6 +222,26 @@ func (s *Set) target(t wire.Target) (*actor, error) {
 		}
 	}
 	return nil, wire.Refuse(wire.CodeExpired, "no live seat has the lifecycle uid %s; look at ps for the current one", t.LifecycleUID)
+}
+
+// endedLife is the last of a life that is over, or nil when it never was or is forgotten. A life leaves the
+// live seats and comes here in one step, so who does not find it there finds it here.
+func (s *Set) endedLife(t wire.Target) *Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, snap := range slices.Backward(s.ended) {
+		if snap.Row.UID == t.LifecycleUID && snap.Row.Principal == t.Owner+"."+t.Actor && snap.Row.Exit != nil {
+			return snap
+		}
+	}
+	return nil
+}
+
+// hadEnded is the report of a stop that found nothing to do.
+func hadEnded(x sdk.Exit) *wire.StopReport {
+	return reportOf(sdk.ReapReport{
+		Outcome: sdk.ReapExited, Exit: &x, Evidence: []string{"the host holds its exit record (" + string(x.Evidence) + ")"},
+	})
 }
 
 // StopAll ends every seat, at once, and says for each how it went.

@@ -20,6 +20,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestConformanceOfTheBinary(t *testing.T) {
+	t.Parallel() // it looks at processes of its own
 	bin := harness.Bin(t)
 	plugintest.Binary(t, filepath.Join(bin, "cotal-runtime-pty"), plugintest.Options{
 		BundleDir: bin, Config: harness.PluginConfig(t, bin, sdk.KindRuntime, Name),

@@ -26,7 +26,8 @@ import (
 const askerEnv = "COTAL_PTY_TEST_ASKER"
 
 // asker is an agent that asks one question after the other and notes what it is told: one line a question,
-// "n milliseconds quoted-answer". After an answer it listens a little longer for a second one.
+// "n milliseconds quoted-answer". After an answer it listens a little longer for a second one. It stops early
+// once there is a file of that name with ".stop" behind it.
 func asker(text string) {
 	var rounds int
 	var name string
@@ -62,6 +63,9 @@ func asker(text string) {
 		return got, first
 	}
 	for i := range rounds {
+		if _, err := os.Stat(name + ".stop"); err == nil {
+			break
+		}
 		q := questions[i%len(questions)]
 		_, _ = os.Stdout.WriteString("\x1b[" + strconv.Itoa(i%20+1) + ";" + strconv.Itoa(i%30+1) + "H" + q)
 		got, took := read(5*time.Second, 1)

@@ -10,7 +10,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -57,14 +57,8 @@ func TestLifeOfASeat(t *testing.T) {
 	}
 }
 
-// How the agent ends is recorded, and the dead pane says the same; a pane that says nothing is no code 0.
+// How the agent ends is recorded, and the dead pane says the same, however tmux lost the signal of it.
 func TestFieldB22_TheEndIsReadAndNeverGuessed(t *testing.T) {
-	var told atomic.Int32
-	t.Cleanup(func() { // after all the parallel ones
-		if told.Load() == 0 {
-			t.Error("no dead pane told how it ended: nothing was compared")
-		}
-	})
 	for name, tc := range map[string]struct {
 		script string
 		code   int
@@ -97,20 +91,62 @@ func TestFieldB22_TheEndIsReadAndNeverGuessed(t *testing.T) {
 			if x.Last != "last words" {
 				t.Errorf("last line %q", x.Last)
 			}
-			pl := r.place(q)
-			// tmux 3.3a sometimes never learns how a process of its pane ended. What it does not tell is
-			// unknown; what it tells must be the same.
-			p, err := server{program: "tmux", socket: pl.Socket}.look(t.Context(), pl.Pane)
-			if err != nil {
-				t.Fatalf("the dead pane: %v", err)
-			}
-			if p.dead && (p.status != nil || p.signal != 0) {
-				told.Add(1)
-				if tc.signal != "" && 128+p.signal != tc.code || tc.signal == "" && (p.status == nil || *p.status != tc.code) {
-					t.Errorf("the dead pane: %+v", p)
+			var p pane
+			eventually(t, "the dead pane tells", func() bool {
+				r.adopt(q, false) // has it look, every time
+				pl, err := r.place(q), error(nil)
+				if p, err = (server{program: "tmux", socket: pl.Socket}).look(t.Context(), pl.Pane); err != nil {
+					t.Fatalf("the dead pane: %v", err)
 				}
+				return p.dead && p.told()
+			})
+			if tc.signal != "" && 128+p.signal != tc.code || tc.signal == "" && (p.status == nil || *p.status != tc.code) {
+				t.Errorf("the dead pane: %+v", p)
 			}
 			if rep := r.reap(q, sdk.StopGraceful); rep.Outcome != sdk.ReapExited || rep.Exit == nil || *rep.Exit.Code != tc.code {
+				t.Errorf("stop: %+v", rep)
+			}
+		})
+	}
+}
+
+// What a tmux says of a dead pane changes nothing of the record: where it differs that is told, and where it
+// says nothing there is nothing to tell, least of all a code 0.
+func TestFieldB22_ThePaneIsAWitnessAndNoMore(t *testing.T) {
+	for name, tc := range map[string]struct {
+		dead, status, signal, want string
+	}{
+		"it agrees":                   {"1", "7", "", ""},
+		"it says code 0":              {"1", "0", "", "code 0"},
+		"it says a signal":            {"1", "", "9", "SIGKILL"},
+		"it is dead and says nothing": {"1", "", "", ""},
+		"it lives, as far as it says": {"0", "", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			q := r.shell("exit 7")
+			r.start(q)
+			eventually(t, "it has exited", func() bool { return r.adopt(q, false).State == sdk.SeatExited })
+			// The server speaks through its own program as long as it lives.
+			server := seatIdentity(r.place(q).Server)
+			if err := seat.SignalExact(server, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			r.dead(server)
+			r.rt = r.configured(fake(t, "echo 'pane|"+tc.dead+"|"+tc.status+"|"+tc.signal+"|0|32|120|4|5|0|1|0|0|0|1|0|0|0|0|1|0|'; echo scripted words"))
+			st := r.adopt(q, false)
+			if st.State != sdk.SeatExited || st.Exit.Code == nil || *st.Exit.Code != 7 || st.Exit.Signal != "" || st.Exit.Evidence != sdk.EvidenceReaped {
+				t.Fatalf("%s (%s) %+v", st.State, st.Reason, st.Exit)
+			}
+			if tc.want == "" && st.Exit.Detail != "" || !strings.Contains(st.Exit.Detail, tc.want) {
+				t.Errorf("detail %q, want %q", st.Exit.Detail, tc.want)
+			}
+			if want := map[string]string{"1": "scripted words", "0": ""}[tc.dead]; st.Exit.Last != want {
+				t.Errorf("last line %q, want %q", st.Exit.Last, want)
+			}
+			r.rt = r.fresh()
+			if rep := r.reap(q, sdk.StopGraceful); rep.Exit == nil || rep.Exit.Code == nil || *rep.Exit.Code != 7 {
 				t.Errorf("stop: %+v", rep)
 			}
 		})
@@ -151,6 +187,7 @@ func TestServerKilled(t *testing.T) {
 		"an agent that is deaf":                `trap '' HUP TERM INT; echo $$ > {work}/agent; while :; do sleep 600; done`,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := newRig(t)
 			q := r.shell(script)
 			r.start(q)
@@ -197,6 +234,7 @@ func TestServerAndCustodyKilled(t *testing.T) {
 // Stop takes the whole tree: jobs, double forks into sessions of their own, and who is deaf.
 // proves: RT-5
 func TestFieldB1_B3_B4_StopTakesTheTree(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	q := r.shell(`sleep 600 & echo $! > {work}/job
 (setsid sh -c 'trap "" HUP TERM INT; echo $$ > {work}/far; while :; do sleep 600; done' &)
@@ -306,6 +344,7 @@ func TestAdoptByIDAlone(t *testing.T) {
 
 // The directory is gone and only the nonce and the handle are left.
 func TestSeatWhoseDirectoryIsGone(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	q := r.shell(`echo $$ > {work}/agent; while :; do sleep 600; done`)
 	h := r.spawn(q)
@@ -382,6 +421,7 @@ func TestFieldB23_StoppedServerAndCustody(t *testing.T) {
 	if took := time.Since(began); took > custodied.AdoptBudget {
 		t.Errorf("took %s", took)
 	}
+	var calls sync.WaitGroup // each waits for the server as long as it may
 	for what, call := range map[string]func() error{
 		"write": func() error { _, err := r.rt.Write(t.Context(), writeOf(q, "x", false)); return err },
 		"snapshot": func() error {
@@ -393,15 +433,18 @@ func TestFieldB23_StoppedServerAndCustody(t *testing.T) {
 			return err
 		},
 	} {
-		began := time.Now()
-		var e *sdk.Error
-		if err := call(); !errors.Is(err, sdk.ErrUnavailable) || !errors.As(err, &e) || what == "write" && e.Outcome != sdk.OutcomeUnknown {
-			t.Errorf("%s: %v", what, err)
-		}
-		if took := time.Since(began); took > 2*callTimeout+2*time.Second {
-			t.Errorf("%s took %s", what, took)
-		}
+		calls.Go(func() {
+			began := time.Now()
+			var e *sdk.Error
+			if err := call(); !errors.Is(err, sdk.ErrUnavailable) || !errors.As(err, &e) || what == "write" && e.Outcome != sdk.OutcomeUnknown {
+				t.Errorf("%s: %v", what, err)
+			}
+			if took := time.Since(began); took > 2*callTimeout+2*time.Second {
+				t.Errorf("%s took %s", what, took)
+			}
+		})
 	}
+	calls.Wait()
 	custody := r.signalCustody(q, syscall.SIGSTOP)
 	eventually(t, "custody is stopped", func() bool { st, err := seat.ReadProc(custody.PID); return err == nil && st.State == 'T' })
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)

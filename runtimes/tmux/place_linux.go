@@ -209,6 +209,9 @@ const paneFormat = "pane|#{pane_dead}|#{pane_dead_status}|#{pane_dead_signal}|#{
 	"|#{cursor_x}|#{cursor_y}|#{cursor_flag}|#{alternate_on}|#{keypad_cursor_flag}|#{keypad_flag}|#{insert_flag}|#{wrap_flag}" +
 	"|#{origin_flag}|#{mouse_standard_flag}|#{mouse_button_flag}|#{mouse_all_flag}|#{mouse_sgr_flag}|#{mouse_utf8_flag}|#{bracket_paste_flag}"
 
+// told reports whether tmux says how the process of the pane ended.
+func (p pane) told() bool { return p.status != nil || p.signal != 0 }
+
 func parsePane(line string) (pane, error) {
 	f := strings.Split(strings.TrimSpace(line), "|")
 	if len(f) != 22 || f[0] != "pane" {
@@ -269,7 +272,7 @@ func (sv server) look(ctx context.Context, id string) (pane, error) {
 // detail when they differ, and nothing when they agree or when tmux does not tell. The record is the
 // truth: it is written by the parent of the agent.
 func witness(x record.Exit, p pane) string {
-	if !p.dead || x.Code == nil || p.status == nil && p.signal == 0 {
+	if !p.dead || x.Code == nil || !p.told() {
 		return ""
 	}
 	said := fmt.Sprintf("tmux says the pane ended with code %d", deref(p.status))

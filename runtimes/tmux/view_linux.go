@@ -155,8 +155,8 @@ func (v *view) Ended(ctx context.Context, x *record.Exit) {
 	if id, known := v.Custody(); known {
 		_ = proctree.AwaitDeath(ctx, id) // then the pane is dead, and can be asked
 	}
-	p, screen, ok := v.deadPane(ctx)
-	if !ok {
+	p, screen, _ := v.deadPane(ctx)
+	if !p.dead {
 		return
 	}
 	if said := witness(*x, p); said != "" {
@@ -170,29 +170,43 @@ func (v *view) Ended(ctx context.Context, x *record.Exit) {
 	}
 }
 
-// deadPane returns what tmux says of the pane of a seat that has ended. Custody writes its record a moment
-// before it ends; tmux notices the end of the terminal a moment later, and after that how the process ended.
-func (v *view) deadPane(ctx context.Context) (p pane, screen string, ok bool) {
+// deadPane returns what tmux says of the pane of a seat that has ended, as far as it says it by the end of
+// ctx. Custody writes its record a moment before it ends; tmux notices the end of the terminal a moment
+// later, and after that how the process ended. An error is that of the last call.
+func (v *view) deadPane(ctx context.Context) (p pane, screen string, err error) {
 	sv := v.server()
-	for tries := 1; ; tries++ {
+	for {
 		out, err := sv.call(ctx, nil, "display-message", "-p", "-t", v.place.Pane, paneFormat, ";", "capture-pane", "-p", "-J", "-t", v.place.Pane)
 		if err != nil {
-			return p, screen, p.dead // as it was when it last answered
+			return p, screen, err // with what it said when it last answered
 		}
 		head, shown := cutLine(out)
 		now, err := parsePane(head)
 		if err != nil {
-			return p, screen, p.dead
+			return p, screen, err
 		}
 		p, screen = now, shown
-		if p.dead && (p.status != nil || p.signal != 0) || proctree.Pause(ctx, custodied.PollEvery) != nil {
-			return p, screen, p.dead
+		if p.dead && p.told() {
+			return p, screen, nil
 		}
-		if tries%5 == 0 && sv.id.PID != 0 {
-			// tmux 3.3a now and then loses the signal that its child has ended, and leaves it a zombie
-			// for ever. Told once more, it looks, and finds it.
-			_ = seat.SignalExact(sv.id, unix.SIGCHLD)
+		if p.dead {
+			v.tellAgain(sv)
 		}
+		if proctree.Pause(ctx, custodied.PollEvery) != nil {
+			return p, screen, nil
+		}
+	}
+}
+
+// tellAgain repeats to the server the signal that the process of its pane has ended. When a terminal comes
+// and when it goes, tmux has libutempter run a helper, which takes the handler of SIGCHLD away for that
+// long; the process of the pane ends in just that moment every third time, and then it stays a zombie and
+// the pane never tells. A server that says that the pane is dead is through with its helper, so this one
+// arrives.
+func (v *view) tellAgain(sv server) {
+	st, err := seat.ReadProc(v.place.PanePID)
+	if err == nil && st.State == 'Z' && sv.id.PID != 0 && st.PPID == sv.id.PID {
+		_ = seat.SignalExact(sv.id, unix.SIGCHLD)
 	}
 }
 
@@ -202,9 +216,9 @@ func (v *view) LastWord(ctx context.Context) string {
 	if !v.place.known() {
 		return ""
 	}
-	p, err := v.server().look(ctx, v.place.Pane)
+	p, _, err := v.deadPane(ctx)
 	switch {
-	case err != nil:
+	case err != nil && !p.dead:
 		return " (tmux: " + err.Error() + ")"
 	case p.dead && p.signal != 0:
 		return " (tmux says by " + nameOf(p.signal) + ")"

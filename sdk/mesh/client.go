@@ -34,8 +34,9 @@ var (
 	ErrClosed = errors.New("client is closed")
 )
 
-// DefaultConnectTimeout bounds Connect when Config.Timeout is 0.
-const DefaultConnectTimeout = 3 * time.Second
+// DefaultConnectTimeout bounds Connect when Config.Timeout is 0. A server that is stopped takes connections and
+// says nothing: whoever asks it should know within two seconds, what comes before and after included.
+const DefaultConnectTimeout = 1500 * time.Millisecond
 
 // Config of a Client.
 type Config struct {
@@ -51,7 +52,8 @@ type Config struct {
 	Name string
 	// Caller is who calls; zero for a fresh principal local.<nkey> with a fresh lifecycle UID.
 	Caller wire.Caller
-	// Timeout of the connect; default 3 s. The context bounds it too.
+	// Timeout of the connect, whatever the number of servers; default DefaultConnectTimeout. The context bounds
+	// it too.
 	Timeout time.Duration
 	// Reconnect makes the client reconnect for ever instead of failing once the server is lost.
 	Reconnect bool
@@ -96,9 +98,10 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("connect to mesh: %w", err)
 	}
+	servers := time.Duration(1 + strings.Count(cfg.URL, ",")) // tried one after the other
 	opts := []nats.Option{
 		nats.Name(cfg.Name),
-		nats.Timeout(timeout),
+		nats.Timeout(max(timeout/servers, time.Millisecond)),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // the default prints
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
 	}
@@ -118,7 +121,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	if auth != nil {
 		opts = append(opts, auth)
 	}
-	if c.nc, err = nats.Connect(cfg.URL, opts...); err != nil {
+	if c.nc, err = dial(ctx, cfg.URL, timeout, opts); err != nil {
 		kind := ErrUnreachable
 		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
 			kind = ErrUnauthorized
@@ -126,6 +129,34 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("connect to mesh: %w at %s: %w", kind, cfg.URL, err)
 	}
 	return c, nil
+}
+
+// dial connects within timeout, whatever the library waits for by itself: each server once for the connection
+// and once for its first words. A connection that comes later is closed.
+func dial(ctx context.Context, url string, timeout time.Duration, opts []nats.Option) (*nats.Conn, error) {
+	type result struct {
+		nc  *nats.Conn
+		err error
+	}
+	came := make(chan result)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	go func() {
+		nc, err := nats.Connect(url, opts...)
+		select {
+		case came <- result{nc, err}:
+		case <-ctx.Done():
+			if nc != nil {
+				nc.Close()
+			}
+		}
+	}()
+	select {
+	case r := <-came:
+		return r.nc, r.err
+	case <-ctx.Done():
+		return nil, nats.ErrTimeout
+	}
 }
 
 func (c *Client) tell(connected bool) {

@@ -40,10 +40,14 @@ func (q *Questions) Terminal(is bool, next uint64) {
 // Reacted says that the terminal sent something, with next output so far.
 func (q *Questions) Reacted(next uint64) { q.reacted = next }
 
-// Came gives a new connection that is a mirror what is still waited for.
+// Came says that a connection was admitted in a role. A new mirror is given what is still waited for. A
+// terminal that takes over begins as if the one before it had left.
 func (q *Questions) Came(role Role, next uint64, now time.Time) {
 	if role.Has(RoleMirror) && !q.left.IsZero() && now.Sub(q.left) > MirrorGap {
 		q.from = max(q.from, next)
+	}
+	if role.Has(RoleInput | RoleTerminal | RoleTakeover) {
+		q.Terminal(false, next)
 	}
 }
 

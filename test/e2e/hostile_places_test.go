@@ -4,10 +4,14 @@ package e2e
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cotal-ai/cotal-host/test/harness"
 	"github.com/cotal-ai/cotal-host/test/seatview"
@@ -68,9 +72,6 @@ func TestFieldB14_AWorkingDirectoryThatVanishesIsTold(t *testing.T) {
 func TestASeatDirectoryThatCannotBeReadIsUnknownAndNeverGone(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, dir string) (repair func()){
 		"no right to enter": func(t *testing.T, dir string) func() {
-			if os.Geteuid() == 0 {
-				t.Skip("root may enter any directory")
-			}
 			return chmod(t, dir, 0)
 		},
 		"another directory under its name": func(t *testing.T, dir string) func() {
@@ -100,6 +101,7 @@ func TestASeatDirectoryThatCannotBeReadIsUnknownAndNeverGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			heldBack(t)
 			w := harness.New(t)
 			h := w.Start(harness.HostOptions{})
 			row := w.Spawn("hidden", seatview.Working(w, 20)...)
@@ -150,6 +152,26 @@ func TestASeatDirectoryThatCannotBeReadIsUnknownAndNeverGone(t *testing.T) {
 				t.Error("it cannot be stopped once it can be read again")
 			}
 		})
+	}
+}
+
+// heldBack makes a directory without rights closed to whatever this test starts from here on, as it is for
+// everybody but root.
+func heldBack(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return
+	}
+	runtime.LockOSThread() // what is dropped is the thread's, which ends with the test
+	for _, right := range []uintptr{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH} {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, right, 0, 0, 0); err != nil {
+			t.Skipf("root may enter any directory, and cannot be kept from it here: %v", err)
+		}
+	}
+	dir := t.TempDir()
+	chmod(t, dir, 0)
+	if out, err := exec.Command("ls", dir).CombinedOutput(); err == nil {
+		t.Fatalf("a closed directory is open: %s", out)
 	}
 }
 

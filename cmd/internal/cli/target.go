@@ -101,6 +101,10 @@ type Client struct {
 	lost chan struct{} // closed when the server is lost; then replaced
 }
 
+// connectMax bounds the connect however much time there is for the answer. Without --timeout it is
+// mesh.DefaultConnectTimeout.
+const connectMax = 3 * time.Second
+
 // Connect finds the host and connects to its mesh.
 func (t *Target) Connect(ctx context.Context) (*Client, error) {
 	e, path, err := t.Endpoint()
@@ -115,8 +119,8 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 	c := &Client{Endpoint: e, Path: path, timeout: t.Timeout, lost: make(chan struct{})}
 	c.Client, err = mesh.Connect(ctx, mesh.Config{
 		URL: e.URL, TokenFile: e.TokenFile, Space: e.Space, Name: t.Name, Caller: t.caller, Reconnect: true, OnState: c.onState,
-		// Less patience counts for the connection too; more of it is for the answer, not for a dead server.
-		Timeout: min(t.Timeout, mesh.DefaultConnectTimeout),
+		// Less patience counts for the connection too; more of it is for the answer, and little for a dead server.
+		Timeout: min(t.Timeout, connectMax),
 	})
 	if err != nil {
 		if errors.Is(err, mesh.ErrUnreachable) && e.PID != 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -40,9 +41,9 @@ const (
 	jigglePause = 50 * time.Millisecond
 
 	// unansweredMax and unansweredFor bound the answers that are kept for questions that went to a
-	// terminal: one that leaves without having reacted has not answered, for a moment.
+	// terminal: one that leaves without having reacted has not answered, and the agent may still wait.
 	unansweredMax = 32
-	unansweredFor = 300 * time.Millisecond
+	unansweredFor = seat.MirrorGap
 )
 
 // watched is one seat in the worker.
@@ -343,20 +344,19 @@ func (s *watched) answer(start uint64, p []byte) {
 	}
 }
 
-// handBack answers what a terminal was asked that has gone, and did not answer. The seat knows which.
+// handBack answers what a terminal was asked that has gone, or lost the keyboard to another one, and did not
+// answer. The seat knows which.
 func (s *watched) handBack() {
 	if len(s.unanswered) == 0 {
 		return
 	}
-	if st := s.now(); st.AskTo != seat.FromLive {
-		return
-	}
-	for _, r := range s.unanswered {
-		if time.Since(r.at) < unansweredFor {
+	to := s.now().AskTo
+	s.unanswered = slices.DeleteFunc(s.unanswered, func(r reply) bool {
+		if r.start < to && time.Since(r.at) < unansweredFor {
 			_ = s.conn.Answer(r.start, r.p)
 		}
-	}
-	s.unanswered = nil
+		return r.start < to || time.Since(r.at) >= unansweredFor
+	})
 }
 
 // jiggle changes the size and back, so that the program repaints. Nobody who looks may see it.

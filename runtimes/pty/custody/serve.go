@@ -101,7 +101,7 @@ func (s *server) hello(f *os.File, fd int, in *seat.FrameReader) (*client, *seat
 	} else if len(s.clients) >= maxViewers {
 		return nil, seat.Refuse(seat.CodeLimit, strconv.Itoa(len(s.clients))+" connections are open")
 	}
-	s.questions.Came(c.role, s.ring.next, time.Now())
+	s.questions.Came(h.Role, s.ring.next, time.Now())
 	c.cursor = min(h.From, s.ring.next)
 	c.resuming = c.cursor < s.ring.next
 	c.stalled = c.resuming || c.role.Has(seat.RoleMirror)
