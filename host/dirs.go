@@ -121,11 +121,14 @@ func openBounded(path string, limit int64) (*boundedFile, error) {
 }
 
 func (b *boundedFile) open() error {
-	f, err := os.OpenFile(b.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(b.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err
 	}
 	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("open %s: is not a plain file", b.path) // a FIFO takes records as long as somebody reads them
+	}
 	if err != nil {
 		f.Close()
 		return err

@@ -49,7 +49,8 @@ type Runtime interface {
 	Adopt(ctx context.Context, req AdoptRequest) (SeatStatus, error)
 
 	// Attach returns where the seat's terminal can be dialled. Terminal bytes never cross the plugin.
-	// Errors: ErrGone (the seat has ended), ErrNotOurs, ErrUnsupported.
+	// A seat that ended by itself may show its last output until it is reaped.
+	// Errors: ErrGone (the seat has ended, and nothing is left to look at), ErrNotOurs, ErrUnsupported.
 	Attach(ctx context.Context, req AttachRequest) (AttachTarget, error)
 
 	// Reap ends a seat: the stop ladder, proof that its process tree is gone, removal of its

@@ -35,6 +35,8 @@ func connectorInfo(info sdk.Info, mode string) sdk.Info {
 	switch mode {
 	case "facts-are-malformed":
 		info.Connector.EnvAllow = []string{"A=B"}
+	case "ready-by-presence-and-probed":
+		info.Connector.ReadyBy = sdk.ReadyByPresence
 	case "models-unannounced":
 		info.Capabilities = nil
 	}

@@ -50,12 +50,8 @@ func script(req sdk.SpawnRequest) string { return strings.Join(req.Launch.Env, "
 
 // through puts a filter between the agent and its terminal.
 func through(what string, req *sdk.SpawnRequest) {
-	self, err := os.Executable()
-	if err != nil {
-		panic(err)
-	}
 	req.Launch.Args = append([]string{filterArg, what, req.Launch.Path}, req.Launch.Args...)
-	req.Launch.Path = self
+	req.Launch.Path = os.Args[0] // the file; what runs is a copy of it in memory
 }
 
 func (r *runtime) Spawn(ctx context.Context, req sdk.SpawnRequest) (sdk.Handle, error) {
@@ -209,6 +205,9 @@ func appendFile(path, text string) error {
 func (r *runtime) Attach(ctx context.Context, req sdk.AttachRequest) (sdk.AttachTarget, error) {
 	req.Handle = r.inward(req.Handle)
 	t, err := r.Runtime.Attach(ctx, req)
+	if errors.Is(err, sdk.ErrGone) && r.is("attach-leads-to-the-dead") {
+		return sdk.AttachTarget{Argv: []string{"/bin/sh"}}, nil
+	}
 	if err == nil && r.is("attach-gives-no-program") {
 		return sdk.AttachTarget{Argv: []string{"no-such-program", "attach"}}, nil
 	}
@@ -270,8 +269,14 @@ func (r *runtime) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk
 		req.Fence = noFence
 	}
 	err := r.Runtime.Watch(ctx, req, emit)
-	if err == nil && r.is("watch-does-not-return") {
+	switch {
+	case err == nil && r.is("watch-does-not-return"):
 		<-ctx.Done()
+	case ctx.Err() != nil && r.is("watch-outlives-its-caller"):
+		if conn, err := r.dial(context.WithoutCancel(ctx), req.SeatID, req.InstanceID, seat.RoleOutput); err == nil {
+			defer conn.Close()
+		}
+		<-time.After(30 * time.Second)
 	}
 	return err
 }

@@ -137,7 +137,12 @@ func TestAStoppedHostIsToldOfWithinTwoSeconds(t *testing.T) {
 	defer h.Signal(syscall.SIGCONT)
 	var all sync.WaitGroup
 	for _, args := range [][]string{
-		{"ps"}, {"inspect", "seat"}, {"stop", "seat"}, {"input", "seat", "--text", "x"}, {"logs", "seat"}, {"ext", "list"},
+		{"ps"},
+		{"inspect", "seat"},
+		{"stop", "seat"},
+		{"input", "seat", "--text", "x"},
+		{"logs", "seat"},
+		{"ext", "list"},
 		{"spawn", "--agent", "command", "--name", "x", "--detach", "--", "true"},
 	} {
 		all.Go(func() {

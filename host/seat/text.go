@@ -12,9 +12,8 @@ import (
 // MaxInput is the largest text of one input, in bytes.
 const MaxInput = 64 << 10
 
-// sliceMax is the largest single write to a terminal. The kernel's input queue has 4,096 bytes: a slice
-// below that is taken whole by a program that keeps up, and what follows it can still be held back.
-const sliceMax = 4000
+// sliceMax is the largest single write to a terminal.
+const sliceMax = seat.MaxSlice
 
 var (
 	pasteStart = []byte("\x1b[200~")

@@ -87,28 +87,40 @@ func lacks(runtime, what string, c sdk.Capability) *wire.Error {
 
 // socketTypist types over the seat's socket: terminal bytes never cross a plugin.
 type socketTypist struct {
-	conn  *seat.Conn
-	lines seat.Lines
+	conn   *seat.Conn
+	looked bool // the status that came with the connection was used
+	lines  seat.Lines
 }
 
 func (t *socketTypist) look(ctx context.Context) (terminalNow, error) {
-	st, err := t.conn.Get(ctx)
-	if err != nil {
-		return terminalNow{}, err
+	st := t.conn.Welcome() // as of a moment ago
+	if t.looked {
+		var err error
+		if st, err = t.conn.Get(ctx); err != nil {
+			return terminalNow{}, err
+		}
 	}
-	t.lines = st.Lines
+	t.looked, t.lines = true, st.Lines
 	return terminalNow{
 		running: st.State == seat.StateRunning, modes: terminal.Modes(st.Modes), modesKnown: true, pasteKnown: true,
 		typed: time.Duration(st.Typed) * time.Millisecond, lines: st.Lines, line: int(st.Line),
 	}, nil
 }
 
-// paste types slice by slice: the seat acknowledges one when the terminal has taken all of it, which is
-// the pace. An older seat does not say whether its program reads whole lines; it takes a text with a long
-// one, or refuses it, as a whole.
+// frameMax is what one INPUT holds of a text for a seat that slices: half of its queue, so that there is
+// room for what a person types meanwhile.
+const frameMax = seat.MaxInput/2 + 64
+
+// paste types slice by slice, and the terminal taking them is the pace: the seat slices what it is sent, and
+// drops the slices that have not begun with the connection. To an older seat a slice is sent when the one
+// before it was acknowledged. A seat older still does not say whether its program reads whole lines; it takes
+// a text with a long one, or refuses it, as a whole.
 func (t *socketTypist) paste(ctx context.Context, text []byte, bracketed bool, goOn func() error) (typed int, err error) {
 	most := sliceMax
-	if t.lines == seat.LinesUnknown && checkLines(text, 0) != nil {
+	switch {
+	case t.conn.Version() >= seat.VersionSlices:
+		most = frameMax
+	case t.lines == seat.LinesUnknown && checkLines(text, 0) != nil:
 		most = seat.MaxInput
 	}
 	for _, p := range slicesOf(text, bracketed, most) {

@@ -12,6 +12,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/plugins/supervise"
@@ -39,9 +40,10 @@ type Catalog struct {
 	life context.Context // ends with Stop
 	end  context.CancelFunc
 
-	changing sync.Mutex // one restart, reload or stop at a time; before mu
+	changing sync.Mutex // one restart or reload at a time; before mu
 
-	mu      sync.RWMutex // held for access to the map only, never over I/O
+	mu      sync.RWMutex // held for access to the fields below only, never over I/O
+	stopped bool         // nothing is added any more
 	plugins map[key]*supervise.Supervisor
 }
 
@@ -206,12 +208,39 @@ func (c *Catalog) Status() []PluginStatus {
 }
 
 // Stop ends all plugins at the same time; see Supervisor.Stop. Calls in flight get up to 1.5 s. A restart or
-// reload that runs is given up.
+// reload that runs is given up, and waited for as long as ctx and supervise.StopTimeout allow.
 func (c *Catalog) Stop(ctx context.Context) error {
 	c.end()
-	c.changing.Lock()
-	defer c.changing.Unlock()
-	return stopAll(ctx, c.all())
+	c.mu.Lock()
+	c.stopped = true
+	c.mu.Unlock()
+	err := stopAll(ctx, c.all())
+	given := make(chan struct{})
+	go func() {
+		defer close(given)
+		c.changing.Lock()
+		defer c.changing.Unlock()
+	}()
+	t := time.NewTimer(supervise.StopTimeout)
+	defer t.Stop()
+	select {
+	case <-given:
+		return err
+	case <-ctx.Done():
+	case <-t.C:
+	}
+	return errors.Join(err, errors.New("stop plugins: a restart or reload does not end"))
+}
+
+// add puts a plugin in place; false after Stop, which knows nothing of it.
+func (c *Catalog) add(k key, s *supervise.Supervisor) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped {
+		return false
+	}
+	c.plugins[k] = s
+	return true
 }
 
 func stopAll(ctx context.Context, plugins map[key]*supervise.Supervisor) error {

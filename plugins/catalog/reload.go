@@ -243,9 +243,9 @@ func (c *Catalog) apply(steps []step, running map[key]*supervise.Supervisor, rea
 		switch st.change {
 		case Added:
 			s := ready[st.key].added
-			c.mu.Lock()
-			c.plugins[st.key] = s
-			c.mu.Unlock()
+			if !c.add(st.key, s) {
+				errs = append(errs, sdk.Errorf(sdk.ErrUnavailable, "the plugins are being stopped"), s.Stop(context.Background()))
+			}
 			r.PID = s.Status().PID
 		case Changed:
 			done, err := ready[st.key].prepared.Commit()

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"regexp"
 	"sort"
 	"strconv"
@@ -76,7 +75,7 @@ func (m *Manifest) Find(kind sdk.Kind, name string) (Entry, bool) {
 // Load reads and checks a manifest. Every error is one line that names the file, the line or entry,
 // the field and what to do. A missing file is an error that wraps os.ErrNotExist.
 func Load(path string) (*Manifest, error) {
-	f, err := os.Open(path)
+	f, _, err := OpenRegular(path)
 	if err != nil {
 		return nil, fmt.Errorf("read plugin manifest: %w", err)
 	}

@@ -118,7 +118,7 @@ func Bundle(dir string, plugins []BundleSpec) error {
 
 // HashFile returns the SHA-256 of a file in lower-case hex.
 func HashFile(path string) (string, error) {
-	f, err := os.Open(path)
+	f, _, err := OpenRegular(path)
 	if err != nil {
 		return "", fmt.Errorf("hash file: %w", err)
 	}

@@ -2,7 +2,9 @@ package supervise
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -103,7 +105,12 @@ func writeReport(path string, text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("write crash report: %w", err)
 	}
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
+	// Always a file of our own: what stands there may be a FIFO, which would keep us, or another name of
+	// somebody's file, which would be emptied.
+	if err := os.Remove(path + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("write crash report: %w", err)
+	}
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_EXCL|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("write crash report: %w", err)
 	}
@@ -117,6 +124,7 @@ func writeReport(path string, text []byte) error {
 		err = os.Rename(path+".new", path)
 	}
 	if err != nil {
+		_ = os.Remove(path + ".new") // a full disk leaves an empty one
 		return fmt.Errorf("write crash report: %w", err)
 	}
 	return nil

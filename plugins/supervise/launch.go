@@ -116,7 +116,9 @@ func (in *instance) keepConn(ctx context.Context, desc *grpc.StreamDesc, cc *grp
 func launch(ctx context.Context, cfg *Config, log hclog.Logger) (_ *instance, err error) {
 	entry, path := cfg.Entry, cfg.Entry.File(cfg.BundleDir)
 	cfg.hideOwn()
-	img, err := openImage(entry, path)
+	ctx, cancel := context.WithTimeout(ctx, StartTimeout)
+	defer cancel()
+	img, err := openWithin(ctx, entry, path)
 	if err != nil {
 		return nil, err
 	}
@@ -133,8 +135,6 @@ func launch(ctx context.Context, cfg *Config, log hclog.Logger) (_ *instance, er
 			in.discard(log)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, StartTimeout)
-	defer cancel()
 
 	in.client = plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig:  sdk.Handshake(),

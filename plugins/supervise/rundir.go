@@ -123,7 +123,7 @@ func Sweep(runDir string) ([]string, error) {
 			continue
 		}
 		lockPath := filepath.Join(runDir, name)
-		f, err := os.OpenFile(lockPath, os.O_RDWR|syscall.O_NOFOLLOW, 0)
+		f, err := os.OpenFile(lockPath, os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 		if err != nil {
 			continue // gone meanwhile, or another user's
 		}

@@ -54,7 +54,11 @@ func newEnv(l launcher, opts Options) (*Env, error) {
 		case st.IsDir() || st.Mode().Perm()&0o111 == 0:
 			return nil, fmt.Errorf("%s is not an executable file", path)
 		}
-		e.launcher = binary{path: path}
+		img, err := openImage(path)
+		if err != nil {
+			return nil, err
+		}
+		e.launcher = binary{path: path, image: img}
 	}
 	if in, ok := l.(inProcess); ok {
 		e.info.Kind = kindOf(in.make())
@@ -327,6 +331,9 @@ func (e *Env) close() (left []string) {
 	e.mu.Unlock()
 	for _, p := range procs {
 		p.kill()
+	}
+	if b, ok := e.launcher.(binary); ok {
+		b.image.close()
 	}
 	left = e.watch.end()
 	var err error

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -120,8 +121,11 @@ func (l inProcess) start(_ context.Context, e *Env) (*running, error) {
 	}, nil
 }
 
-// binary starts a program as a host does.
-type binary struct{ path string }
+// binary starts a program as a host does: a sealed copy of it, not its file.
+type binary struct {
+	path  string
+	image *image
+}
 
 func (l binary) name() string { return l.path }
 
@@ -130,7 +134,7 @@ func (l binary) start(ctx context.Context, e *Env) (_ *running, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make run directory: %w", err)
 	}
-	p := &process{path: l.path, dir: dir, gone: make(chan struct{})}
+	p := &process{path: l.path, image: l.image, dir: dir, gone: make(chan struct{})}
 	p.handR, p.handW = io.Pipe()
 	e.remember(p)
 	client := plugin.NewClient(&plugin.ClientConfig{
@@ -199,6 +203,7 @@ func (l binary) start(ctx context.Context, e *Env) (_ *running, err error) {
 // input. It implements go-plugin's runner.Runner.
 type process struct {
 	path, dir string
+	image     *image // nil: the file is executed, as a person does
 	env       []string
 	args      []string
 
@@ -227,7 +232,14 @@ func (p *process) Start(context.Context) error {
 		Stdin: pipes[0][0], Stdout: pipes[1][1], Stderr: pipes[2][1],
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
+	if p.image != nil {
+		p.image.command(p.cmd)
+	}
 	err := p.cmd.Start()
+	var failed *fs.PathError
+	if errors.As(err, &failed) {
+		failed.Path = p.path // not that of the copy
+	}
 	for _, f := range []*os.File{pipes[0][0], pipes[1][1], pipes[2][1]} {
 		_ = f.Close()
 	}

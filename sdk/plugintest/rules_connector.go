@@ -31,6 +31,7 @@ var connectorRules = []Rule{
 	{ID: "build-env-is-well-formed", Kind: con, Check: checkEnvForm, Text: "Env is a list of NAME=value without zero bytes and without a name twice, and keeps what req.BaseEnv gives."},
 	{ID: "build-keeps-secrets-out-of-args", Kind: con, Check: checkSecrets, Text: "No secret stands in Args, which every user of the machine can read."},
 	{ID: "build-probe-is-loopback", Kind: con, Check: checkProbe, Text: "A probe is a loopback address with a port."},
+	{ID: "probe-and-readyby-agree", Kind: con, Check: checkProbeAgrees, Text: "A connector whose seats are ready by presence gives no probe, which nobody would ask for."},
 	{ID: "build-uses-given-binaries", Kind: con, Check: checkBinaries, Text: "What it requires it takes from req.Binaries, and refuses with a typed error when it is not there."},
 	{ID: "build-delivers-what-it-declares", Kind: con, Check: checkDelivers, Text: "A prompt, a persona and a model reach the program when the connector declares that it takes them."},
 	{ID: "build-undeclared-is-refused", Kind: con, Check: checkUndeclared, Text: "What the connector does not declare (prompt, model, variant, resume, continuation) it refuses with ErrUnsupported instead of dropping it."},
@@ -275,6 +276,17 @@ func checkSecrets(ctx context.Context, e *Env) error {
 		}
 	}
 	return nil
+}
+
+func checkProbeAgrees(ctx context.Context, e *Env) error {
+	if e.facts().ReadyBy != sdk.ReadyByPresence {
+		return nil // by process: with a probe or without one
+	}
+	_, spec, err := e.launch(ctx, nil)
+	if err != nil || spec.Probe == nil {
+		return err
+	}
+	return fmt.Errorf("it declares readyBy presence, and its launch has the probe %q", spec.Probe.Addr)
 }
 
 func checkProbe(ctx context.Context, e *Env) error {

@@ -38,6 +38,7 @@ var runtimeRules = []Rule{
 	{ID: "handle-round-trips", Kind: run, Check: checkHandle, Text: "A handle survives JSON, fits into 16 KiB and has a printable reference."},
 	{ID: "handle-version-is-checked", Kind: run, Check: checkHandleVersion, Text: "A handle of another version is read or refused with a typed error, never mistaken for a seat that is gone."},
 	{ID: "attach-gives-one-target", Kind: run, Check: checkAttach, Text: "Attach gives a seat socket that can be dialled with its token alone, or the argv of a program that exists."},
+	{ID: "attach-of-an-ended-seat-is-gone", Kind: run, Check: checkAttachGone, Text: "Attach of a seat that was stopped, or never was, is ErrGone; one that ended by itself can still be looked at, or is ErrGone."},
 	{ID: "output-survives-a-restart", Kind: run, Check: checkOutput, Text: "What the agent prints while the plugin is killed and started again is there afterwards, without a gap."},
 	{ID: "resize-reaches-the-agent", Kind: run, Check: checkResize, Text: "A new size of the terminal reaches the agent."},
 	{ID: "burst-needs-no-reader", Kind: run, Check: checkBurst, Text: "An agent that prints 4 MB while nobody reads is not held up."},
@@ -46,6 +47,7 @@ var runtimeRules = []Rule{
 	{ID: "write-to-ended-is-gone", Kind: run, Needs: sdk.CapWrite, Check: checkWriteGone, Text: "Write to a seat whose agent has ended is ErrGone."},
 	{ID: "snapshot-shows-the-screen", Kind: run, Needs: sdk.CapSnapshot, Check: checkSnapshot, Text: "Snapshot shows what the agent printed, in the size of the terminal."},
 	{ID: "watch-tells-the-end", Kind: run, Needs: sdk.CapWatch, Check: checkWatch, Text: "Watch tells the status at once, then the exit, and returns."},
+	{ID: "watch-ends-with-its-caller", Kind: run, Needs: sdk.CapWatch, Check: checkWatchEnds, Text: "Watch of a running seat is over when its caller gives up, and the seat goes on."},
 	{ID: "list-shows-the-seat", Kind: run, Needs: sdk.CapList, Check: checkList, Text: "List shows every seat, ours as ours and another instance's as foreign."},
 }
 

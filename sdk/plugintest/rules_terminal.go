@@ -295,6 +295,106 @@ func checkWatch(ctx context.Context, e *Env) error {
 	return nil
 }
 
+// checkAttachGone leaves open whether the last screen of an agent that ended by itself is still shown: a seat
+// that keeps it until it is reaped is as right as one that does not.
+func checkAttachGone(ctx context.Context, e *Env) error {
+	ended, err := e.started(ctx, step{"exit", "0"})
+	if err != nil {
+		return err
+	}
+	if _, err := ended.exited(ctx); err != nil {
+		return err
+	}
+	stopped, err := e.started(ctx, step{"hang"})
+	if err != nil {
+		return err
+	}
+	r, err := e.runtime(ctx)
+	if err != nil {
+		return err
+	}
+	var bad findings
+	if _, err := ended.target(ctx); err != nil && !errors.Is(err, sdk.ErrGone) {
+		bad.add("Attach of a seat that ended by itself: %w, want a target or ErrGone", err)
+	}
+	for _, s := range []*Seat{ended, stopped} {
+		stop := s.stop(sdk.StopNow)
+		stop.Keep = true
+		if _, err := r.Reap(ctx, stop); err != nil {
+			return found("Reap with Keep: %w", err)
+		}
+		if _, err := s.target(ctx); !errors.Is(err, sdk.ErrGone) {
+			bad.add("Attach of a seat that was reaped and kept: %w, want ErrGone", orNone(err))
+		}
+	}
+	_, err = r.Attach(ctx, sdk.AttachRequest{SeatID: randomHex(16), InstanceID: stopped.req.Owner.InstanceID})
+	if !errors.Is(err, sdk.ErrGone) {
+		bad.add("Attach of a seat that never was: %w, want ErrGone", orNone(err))
+	}
+	return bad.err()
+}
+
+// checkWatchEnds looks at what a watch holds open in the plugin: that is what one that goes on costs a host
+// that reconnects all day.
+func checkWatchEnds(ctx context.Context, e *Env) error {
+	if !canLook {
+		return skip("this system does not show what a process holds")
+	}
+	s, err := e.started(ctx, step{"append", "@ran", "{pid}"}, step{"hang"})
+	if err != nil {
+		return err
+	}
+	pid, err := s.pid(ctx, "ran")
+	if err != nil {
+		return err
+	}
+	if err := e.watchAndLeave(ctx, s); err != nil { // what is opened once
+		return err
+	}
+	r, err := e.Plugin(ctx)
+	if err != nil {
+		return err
+	}
+	before, err := descriptors(r.pid)
+	if err != nil {
+		return skip("%v", err)
+	}
+	const watches = 6
+	for range watches {
+		if err := e.watchAndLeave(ctx, s); err != nil {
+			return err
+		}
+	}
+	after := 0
+	if !eventually(ctx, e.patience(), func() bool { after, err = descriptors(r.pid); return err == nil && after < before+watches-1 }) {
+		return fmt.Errorf("%d callers gave up, and the plugin has %d open files instead of %d: the watches go on", watches, after, before)
+	}
+	if !alive(pid) {
+		return errors.New("the agent ended with the watch")
+	}
+	return nil
+}
+
+// watchAndLeave watches a running seat until something is told of it.
+func (e *Env) watchAndLeave(ctx context.Context, s *Seat) error {
+	r, err := e.runtime(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.patience())
+	defer cancel()
+	told := false
+	err = r.Watch(ctx, sdk.WatchRequest{SeatID: s.req.SeatID, InstanceID: s.req.Owner.InstanceID, Handle: s.handle, Fence: s.req.Fence}, func(sdk.SeatStatus) error {
+		told = true
+		cancel()
+		return nil
+	})
+	if !told {
+		return found("Watch of a running seat told nothing: %w", orNone(err))
+	}
+	return nil
+}
+
 func checkList(ctx context.Context, e *Env) error {
 	prepared, err := e.spawned(ctx, step{"hang"})
 	if err != nil {

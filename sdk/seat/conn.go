@@ -206,6 +206,9 @@ func ctxOr(ctx context.Context, err error) error {
 	return err
 }
 
+// Version is the version of the protocol that the seat chose.
+func (c *Conn) Version() uint16 { return c.version }
+
 // Welcome returns the status that came with the seat's answer to HELLO. Its Role is what was granted.
 func (c *Conn) Welcome() Status { return c.welcome }
 
@@ -356,33 +359,50 @@ func (c *Conn) request(ctx context.Context, t Type, body []byte) (reply, error) 
 	if err := ctx.Err(); err != nil { // a caller that is gone asks for nothing more
 		return reply{}, err
 	}
-	ch := make(chan reply, 1)
+	id, ch, err := c.send(t, body)
+	if err != nil {
+		return reply{}, err
+	}
+	defer c.forget(id)
+	return c.await(ctx, ch)
+}
+
+// send sends one request. Its answer comes on ch until the id is forgotten.
+func (c *Conn) send(t Type, body []byte) (id uint32, ch chan reply, err error) {
+	ch = make(chan reply, 1)
 	c.mu.Lock()
 	if c.broken != nil {
 		c.mu.Unlock()
-		return reply{}, c.closedErr()
+		return 0, nil, c.closedErr()
 	}
 	c.nextID++
 	if c.nextID == 0 { // 0 means "no request"
 		c.nextID = 1
 	}
-	id := c.nextID
+	id = c.nextID
 	c.waiting[id] = ch
-	// A connection that asked for output is read by Run alone: anybody else would drop output.
-	pump := !c.output || c.ended
 	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		delete(c.waiting, id)
-		c.mu.Unlock()
-	}()
 	if err := c.write(t, id, body); err != nil {
-		return reply{}, err
+		c.forget(id)
+		return 0, nil, err
 	}
+	return id, ch, nil
+}
+
+func (c *Conn) forget(id uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.waiting, id)
+}
+
+// await waits for the answer on ch, and reads the socket for it when nobody else does.
+func (c *Conn) await(ctx context.Context, ch chan reply) (reply, error) {
 	var token chan struct{}
-	if pump {
+	c.mu.Lock()
+	if !c.output || c.ended { // else Run alone may read: anybody else would drop output
 		token = c.reader
 	}
+	c.mu.Unlock()
 	for {
 		select {
 		case r, ok := <-ch:
@@ -469,37 +489,6 @@ func (c *Conn) Commit(ctx context.Context) (Status, error) {
 func (c *Conn) Get(ctx context.Context) (Status, error) {
 	r, err := c.request(ctx, TypeGet, nil)
 	return r.status, err
-}
-
-// Input types p and returns how many bytes the terminal took. Up to MaxInput bytes are atomic: no
-// other writer's bytes come between them. More is sent in parts, and the first refusal ends it.
-//
-// Errors: *Error wrapping ErrBusy (queue full: that part was not written), ErrLineTooLong (the
-// terminal would truncate the line: that part was not written), ErrNotRunning, ErrForbidden,
-// ErrStaleFence, ErrClosed (outcome unknown). When ctx ends first the outcome is unknown too.
-func (c *Conn) Input(ctx context.Context, p []byte) (int, error) {
-	total := 0
-	for {
-		part := p[total:min(len(p), total+MaxInput)]
-		r, err := c.request(ctx, TypeInput, part)
-		if err != nil {
-			return total, err
-		}
-		total += int(r.written)
-		switch r.result {
-		case InputBusy:
-			return total, Refuse(CodeBusy, "the agent is not reading and the input queue is full")
-		case InputEnded:
-			e := Refuse(CodeNotRunning, "the agent ended before it took all input")
-			if r.written > 0 {
-				e.Outcome = OutcomeExecuted
-			}
-			return total, e
-		}
-		if total >= len(p) || int(r.written) != len(part) {
-			return total, nil
-		}
-	}
 }
 
 // Answer types what a terminal says to a question of the agent, for a connection with RoleMirror. at is

@@ -13,11 +13,24 @@ package seat
 // stays supported for a year.
 const (
 	VersionMin uint16 = 1
-	VersionMax uint16 = 1
+	VersionMax uint16 = 2
+
+	// VersionSlices is the first in which a seat writes the input of a host in slices (Slices), so that
+	// one frame may hold many of them.
+	VersionSlices uint16 = 2
 )
 
 // NonceVar is the variable that every process of a seat carries. It finds candidates; it proves nothing.
 const NonceVar = "COTAL_SEAT_NONCE"
+
+// SameToken takes the same time whatever the difference. Both have TokenBytes.
+func SameToken(a, b []byte) bool {
+	var diff byte
+	for i := range a {
+		diff |= a[i] ^ b[i]
+	}
+	return diff == 0
+}
 
 // Limits of the protocol.
 const (

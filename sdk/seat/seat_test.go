@@ -191,6 +191,11 @@ type peer struct {
 }
 
 func pair(t *testing.T, role Role, script func(*peer)) *Conn {
+	return pairOf(t, 1, role, script)
+}
+
+// pairOf is pair with a seat that chose a version.
+func pairOf(t *testing.T, version uint16, role Role, script func(*peer)) *Conn {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "ct")
 	if err != nil {
@@ -224,7 +229,7 @@ func pair(t *testing.T, role Role, script func(*peer)) *Conn {
 			_ = unix.SetNonblock(fd, true)
 			p := &peer{t: t, f: os.NewFile(uintptr(fd), "peer")}
 			p.expect(TypeHello)
-			p.send(AppendWelcome(nil, 1, sampleStatus))
+			p.send(AppendWelcome(nil, version, sampleStatus))
 			script(p)
 			_ = p.f.Close()
 			return

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ func DecodeArgs(raw json.RawMessage, dst any) *Error {
 	if err := unknownField(&n, reflect.TypeOf(dst), ""); err != nil {
 		return Refuse(CodeBadRequest, "args: %s", err)
 	}
-	if err := json.Unmarshal(raw, dst); err != nil {
+	if err := decodeInto(&n, raw, dst); err != nil {
 		var te *json.UnmarshalTypeError
 		if errors.As(err, &te) && te.Field != "" {
 			return Refuse(CodeBadRequest, "args: %s is %s, not %s", te.Field, te.Value, typeWord(te.Type))
@@ -40,6 +41,61 @@ func DecodeArgs(raw json.RawMessage, dst any) *Error {
 		}
 	}
 	return nil
+}
+
+// decodeInto is json.Unmarshal of raw, whose node is n, into dst. The struct of strings, booleans and lists of
+// strings that most arguments are is filled from the node, which has all of its text decoded already: a large
+// text would be read twice more.
+func decodeInto(n *node, raw json.RawMessage, dst any) error {
+	v := reflect.ValueOf(dst)
+	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
+		return json.Unmarshal(raw, dst)
+	}
+	filled := reflect.New(v.Elem().Type()).Elem()
+	filled.Set(v.Elem())
+	if !fill(n, filled) {
+		return json.Unmarshal(raw, dst)
+	}
+	v.Elem().Set(filled)
+	return nil
+}
+
+// fill sets v from n and reports false for anything but the plainest: encoding/json does that, and says what is
+// wrong with it. The names of n are known to be fields of v.
+func fill(n *node, v reflect.Value) bool {
+	if v.CanAddr() {
+		switch v.Addr().Interface().(type) {
+		case json.Unmarshaler, encoding.TextUnmarshaler:
+			return false
+		}
+	}
+	switch {
+	case n.kind == kindString && v.Kind() == reflect.String:
+		v.SetString(n.str)
+	case (n.kind == kindTrue || n.kind == kindFalse) && v.Kind() == reflect.Bool:
+		v.SetBool(n.kind == kindTrue)
+	case (n.kind == kindTrue || n.kind == kindFalse) && v.Kind() == reflect.Pointer && v.Type().Elem().Kind() == reflect.Bool:
+		v.Set(reflect.New(v.Type().Elem()))
+		v.Elem().SetBool(n.kind == kindTrue)
+	case n.kind == kindArray && v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.String:
+		list := reflect.MakeSlice(v.Type(), len(n.items), len(n.items))
+		for i := range n.items {
+			if !fill(&n.items[i], list.Index(i)) {
+				return false
+			}
+		}
+		v.Set(list)
+	case n.kind == kindObject && v.Kind() == reflect.Struct:
+		for i := range n.members {
+			f, ok := fieldIndex(v.Type(), n.members[i].name)
+			if !ok || strings.Contains(v.Type().Field(f).Tag.Get("json"), ",string") || v.Type().Field(f).Anonymous || !fill(&n.members[i].value, v.Field(f)) {
+				return false
+			}
+		}
+	default:
+		return false
+	}
+	return true
 }
 
 func typeWord(t reflect.Type) string {
@@ -89,6 +145,13 @@ func unknownField(n *node, t reflect.Type, path string) error {
 }
 
 func fieldType(t reflect.Type, name string) (reflect.Type, bool) {
+	if i, ok := fieldIndex(t, name); ok {
+		return t.Field(i).Type, true
+	}
+	return nil, false
+}
+
+func fieldIndex(t reflect.Type, name string) (int, bool) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -96,10 +159,10 @@ func fieldType(t reflect.Type, name string) (reflect.Type, bool) {
 			tag = f.Name
 		}
 		if f.IsExported() && tag == name && tag != "-" {
-			return f.Type, true
+			return i, true
 		}
 	}
-	return nil, false
+	return 0, false
 }
 
 // Check refuses an empty name.

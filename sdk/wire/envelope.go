@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 )
 
 // Version is the envelope version.
@@ -150,12 +151,22 @@ func (f *fields) target(closed bool) *Target {
 	return &t
 }
 
+// largeArgs is from where on arguments are worth a way of their own: those of input, up to 64 KiB.
+const largeArgs = 4 << 10
+
 // Encode returns the request as JSON. It validates by decoding what it wrote, so that a caller cannot
 // send what a responder would refuse as malformed.
 func (r EndpointRequest) Encode() ([]byte, error) {
+	args := r.Args
+	if n, err := parseJSON(args); len(args) > largeArgs && err == nil && n.kind == kindObject {
+		r.Args = nil // json.Marshal would check and copy it once more, slowly
+	}
 	p, err := json.Marshal(r)
 	if err != nil {
 		return nil, fmt.Errorf("encode request: %w", err)
+	}
+	if r.Args == nil && len(args) > largeArgs {
+		p = slices.Concat(p[:len(p)-1], []byte(`,"args":`), args, []byte("}"))
 	}
 	if _, werr := DecodeRequest(p); werr != nil {
 		return nil, fmt.Errorf("encode request: %s", werr.Message)

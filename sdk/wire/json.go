@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -271,6 +272,7 @@ func (d *jsonReader) number() (float64, error) {
 func (d *jsonReader) string() (string, error) {
 	d.i++
 	start := d.i
+	d.i += plainBytes(d.p[start:])
 	for d.i < len(d.p) { // fast path: no escape, ASCII
 		switch c := d.p[d.i]; {
 		case c == '"':
@@ -285,6 +287,20 @@ func (d *jsonReader) string() (string, error) {
 		d.i++
 	}
 	return "", d.fail("unterminated string")
+}
+
+// plainBytes counts bytes at the start of p that stand for themselves in a string, by eights: texts are up to 64 KiB
+// long.
+func plainBytes(p []byte) (n int) {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	for ; len(p)-n >= 8; n += 8 {
+		w := binary.LittleEndian.Uint64(p[n:])
+		quote, escape := w^ones*'"', w^ones*'\\'
+		if (w|(w-ones*0x20)|(quote-ones)|(escape-ones))&highs != 0 {
+			return n
+		}
+	}
+	return n
 }
 
 func (d *jsonReader) slowString(start int) (string, error) {
@@ -304,8 +320,9 @@ func (d *jsonReader) slowString(start int) (string, error) {
 			}
 			buf = utf8.AppendRune(buf, r)
 		case c < utf8.RuneSelf:
-			buf = append(buf, c)
-			d.i++
+			n := max(1, plainBytes(d.p[d.i:]))
+			buf = append(buf, d.p[d.i:d.i+n]...)
+			d.i += n
 		default:
 			r, size := utf8.DecodeRune(d.p[d.i:])
 			if r == utf8.RuneError && size == 1 {

@@ -148,6 +148,7 @@ func TestAnOldSeatKeepsWorkingUnderANewHost(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	pasted := filepath.Join(w.Dir, "pasted.hex")
 	rows := map[string]wire.AgentRow{
 		"work":     w.Spawn("work", seatview.Working(w, 5)...),
 		"plain":    w.Spawn("plain", seatview.Working(w, 20)...),
@@ -155,6 +156,7 @@ func TestAnOldSeatKeepsWorkingUnderANewHost(t *testing.T) {
 		"seven":    w.SpawnFake("seven", fmt.Sprintf(`[{"print": "last words\n"}, {"waitFile": %q}, {"exit": 7}]`, gate("seven"))),
 		"term":     w.SpawnFake("term", fmt.Sprintf(`[{"waitFile": %q}, {"die": "TERM"}]`, gate("term"))),
 		"missed":   w.SpawnFake("missed", fmt.Sprintf(`[{"print": "alone\n"}, {"waitFile": %q}, {"exit": 3}]`, gate("missed"))),
+		"paste":    w.SpawnFake("paste", fmt.Sprintf(`[{"raw": true}, {"print": "up"}, {"hexlog": {"file": %q}}]`, pasted)),
 		"stubborn": w.SpawnFake("stubborn", `[{"ignore": ["TERM", "HUP"]}, {"daemon": {"steps": [{"hang": true}], "scrub": true}}, {"hang": true}]`),
 	}
 	for name, row := range rows {
@@ -193,12 +195,21 @@ func TestAnOldSeatKeepsWorkingUnderANewHost(t *testing.T) {
 		view.AwaitMore(t)
 		plain.AwaitMore(t)
 	}
-	same("under the new host", "work", "plain", "size", "seven", "term", "stubborn")
+	same("under the new host", "work", "plain", "size", "seven", "term", "stubborn", "paste")
 	if x := w.AwaitStatus("missed", "exited").Exit; x == nil || x.Code == nil || *x.Code != 3 || x.Evidence != "reaped" {
 		t.Errorf("the end that nobody saw: %+v", x)
 	}
 	say("typed under the new host")
 	say(strings.Repeat("long ", 600))
+	paste := strings.Repeat("sixteen bytes..\n", 4096)
+	w.CLI("input", "paste", "--text", paste).OK()
+	harness.Eventually(t, harness.DefaultWait, "64 KiB and a Return are read", func() (bool, string) {
+		got, _ := os.ReadFile(pasted)
+		return len(got) >= 2*len(paste), fmt.Sprintf("%d digits", len(got))
+	})
+	if got, _ := os.ReadFile(pasted); string(got) != fmt.Sprintf("%x0d", paste[:len(paste)-1]) {
+		t.Errorf("the program read %d digits, or others, ending %s", len(got), got[max(len(got)-40, 0):])
+	}
 	if row := w.Inspect("work"); row.Output == 0 || row.Output > view.Next() && !reaches(view, row.Output) {
 		t.Errorf("the host counts %d bytes of output, the viewer saw %d", row.Output, view.Next())
 	}
@@ -247,7 +258,7 @@ func TestAnOldSeatKeepsWorkingUnderANewHost(t *testing.T) {
 	if x := w.AwaitStatus("term", "exited").Exit; x == nil || x.Signal != "SIGTERM" || x.Evidence != "reaped" {
 		t.Errorf("exit %+v; want SIGTERM", x)
 	}
-	for _, name := range []string{"work", "plain", "size", "stubborn", "fresh"} {
+	for _, name := range []string{"work", "plain", "size", "stubborn", "paste", "fresh"} {
 		w.CLI("stop", name).OK()
 	}
 	for name, row := range rows {

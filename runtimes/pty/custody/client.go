@@ -31,18 +31,17 @@ type client struct {
 	fd   int
 	cond *sync.Cond // handed, closed or answers changed
 
-	role      seat.Role
-	fence     uint64
-	cursor    uint64 // next output byte to send
-	resuming  bool   // has not caught up since it came
-	stalled   bool   // not waited for; a mirror never is
-	handed    bool   // writeLoop sends, and nobody else
-	closed    bool
-	statusDue bool
-	exitSent  bool
-	answers   []byte // frames to send before more output
-	rest      []byte // what is left of the frame under way
-	buf       []byte // holds an OUTPUT frame; allocated when first needed
+	role     seat.Role
+	fence    uint64
+	cursor   uint64 // next output byte to send
+	resuming bool   // has not caught up since it came
+	stalled  bool   // not waited for; a mirror never is
+	handed   bool   // writeLoop sends, and nobody else
+	answers  []byte // frames to send before more output
+	rest     []byte // what is left of the frame under way
+	buf      []byte // holds an OUTPUT frame; allocated when first needed
+
+	closed, statusDue, exitSent bool
 }
 
 // due reports whether there is something to send. mu is held, as in all that follows.

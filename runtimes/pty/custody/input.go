@@ -12,31 +12,31 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/terminal"
 )
 
-// typed is what is left of one INPUT frame. It is written as a whole: nothing comes between its bytes.
+// typed is what is left of one slice of an INPUT frame. A frame is written as a whole: nothing comes between its
+// bytes.
 type typed struct {
 	c    *client
 	id   uint32
 	p    []byte
-	done int
+	done *uint32 // bytes of the frame that were written
+
+	begun, last bool // begun: some of the slice was written; last: it ends its frame
 }
 
-// typeIn puts p behind what is still to be typed and answers when the terminal has taken all of it.
-// The kernel takes about 4 KiB from a program that does not read; up to 64 KiB wait here, and more is
+// typeIn puts p behind what is still to be typed and answers when the terminal has taken all of it. What a
+// host types is written in slices, and those not begun go with its connection. The kernel takes about 4 KiB from a program that does not read; up to 64 KiB wait here, and more is
 // refused as busy. mu is held.
 func (s *server) typeIn(c *client, id uint32, p []byte) *seat.Error {
-	if c.role&(seat.RoleInput|seat.RoleMirror) == 0 {
+	switch e := s.stale(c); {
+	case c.role&(seat.RoleInput|seat.RoleMirror) == 0:
 		return forbidden("this connection is read-only")
-	}
-	if e := s.stale(c); e != nil {
+	case e != nil:
 		return e
-	}
-	if s.state != seat.StateRunning {
+	case s.state != seat.StateRunning:
 		return seat.Refuse(seat.CodeNotRunning, "the seat is "+s.state.String())
-	}
-	if len(p) > seat.MaxInput {
+	case len(p) > seat.MaxInput:
 		return seat.Refuse(seat.CodeTooLarge, "an INPUT frame holds 65536 bytes")
-	}
-	if s.untyped()+len(p) > seat.MaxInput {
+	case s.untyped()+len(p) > seat.MaxInput:
 		c.answer(seat.AppendInputAck(nil, id, seat.InputBusy, 0))
 		return nil
 	}
@@ -53,7 +53,10 @@ func (s *server) typeIn(c *client, id uint32, p []byte) *seat.Error {
 	if c == s.writer && !terminal.IsReport(p) {
 		s.typedAt = time.Now()
 	}
-	s.queue = append(s.queue, typed{c: c, id: id, p: append([]byte(nil), p...)})
+	parts, done := seat.Slices(append([]byte(nil), p...), c.role.Has(seat.RoleControl)), new(uint32)
+	for i, part := range parts {
+		s.queue = append(s.queue, typed{c: c, id: id, p: part, done: done, last: i == len(parts)-1})
+	}
 	if !s.typeSome() {
 		kick(s.typeCh)
 	}
@@ -81,7 +84,7 @@ func (s *server) untyped() (n int) {
 func (s *server) typeSome() bool {
 	for ; len(s.queue) > 0; s.queue = s.queue[1:] {
 		q := &s.queue[0]
-		if q.done == 0 && q.c.closed { // nobody was told that it was typed
+		if !q.begun && q.c.closed { // nobody was told that it was typed
 			continue
 		}
 		for len(q.p) > 0 {
@@ -90,9 +93,10 @@ func (s *server) typeSome() bool {
 				return false
 			}
 			n = max(n, 0)
-			q.p, q.done = q.p[n:], q.done+n
+			q.p, q.begun = q.p[n:], q.begun || n > 0
+			*q.done += uint32(n)
 		}
-		q.c.answer(seat.AppendInputAck(nil, q.id, seat.InputWritten, uint32(q.done)))
+		q.c.answer(seat.SliceAck(q.last, q.id, seat.InputWritten, *q.done))
 	}
 	s.queue = nil
 	return true
@@ -120,7 +124,7 @@ func (s *server) typeLoop(pty *terminalPair) {
 // abandonInput answers what can no longer be typed. mu is held.
 func (s *server) abandonInput() {
 	for _, q := range s.queue {
-		q.c.answer(seat.AppendInputAck(nil, q.id, seat.InputEnded, uint32(q.done)))
+		q.c.answer(seat.SliceAck(q.last, q.id, seat.InputEnded, *q.done))
 	}
 	s.queue = nil
 }

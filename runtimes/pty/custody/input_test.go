@@ -278,3 +278,112 @@ func TestInterruptReachesTheForegroundJobOnly(t *testing.T) {
 	v.press("echo still $((40+2))\n")
 	v.awaitText("still 42")
 }
+
+// What a host types goes in slices, each whole or not at all: a program that reads slowly gets every byte; when
+// the host gives up, it is told how much was typed, and what has not begun is dropped with its connection.
+//
+// proves: RT-10
+func TestAHostsInputIsByteExactForASlowReader(t *testing.T) {
+	h := prepared(t, script("stty raw -echo; echo ready; for i in 1 2 3 4 5 6 7 8; do head -c 8192 >> got; sleep 0.02; done; echo done; sleep 600"))
+	v := h.view(0)
+	h.commit()
+	v.awaitText("ready")
+	text := []byte(strings.Repeat("0123456789abcde\n", seat.MaxInput/16))
+	if n, err := h.dial(seat.RoleInput|seat.RoleControl).Input(testContext(t), text); err != nil || n != len(text) {
+		t.Fatalf("%d %v", n, err)
+	}
+	v.awaitText("done")
+	if got, _ := os.ReadFile(filepath.Join(h.launch.Cwd, "got")); !bytes.Equal(got, text) {
+		t.Errorf("%d bytes arrived, or others", len(got))
+	}
+}
+
+// proves: RT-10
+func TestAHostThatGivesUpStopsBetweenSlices(t *testing.T) {
+	h := prepared(t, script("stty raw -echo; echo ready; while [ ! -e go ]; do sleep 0.01; done; cat > got"))
+	v := h.view(0)
+	h.commit()
+	v.awaitText("ready")
+	host := h.dial(seat.RoleInput | seat.RoleControl | seat.RoleTerminal) // counted as attached until it has gone
+	text := []byte(strings.Repeat("0123456789abcdef", 60<<10/16))
+	ctx, cancel := context.WithCancel(testContext(t))
+	type result struct {
+		n   int
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		n, err := host.Input(ctx, text)
+		done <- result{n, err}
+	}()
+	h.eventually("a part is typed, and a part waits", func() error {
+		if p := int(h.status().InputPending); p == 0 || p == len(text) {
+			return fmt.Errorf("%d wait", p)
+		}
+		return nil
+	})
+	cancel()
+	r := <-done
+	if !errors.Is(r.err, context.Canceled) || r.n == 0 || r.n >= len(text) {
+		t.Fatalf("%d bytes known to be typed, %v", r.n, r.err)
+	}
+	_ = host.Close()
+	h.eventually("the seat has noticed", func() error {
+		if n := h.status().Attached; n != 0 {
+			return fmt.Errorf("%d attached", n)
+		}
+		return nil
+	})
+	if err := os.WriteFile(filepath.Join(h.launch.Cwd, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.dial(seat.RoleInput|seat.RoleControl).Input(testContext(t), []byte("END")); err != nil {
+		t.Fatal(err)
+	}
+	ends := map[int]bool{}
+	at := 0
+	for _, s := range seat.Slices(text, true) {
+		at += len(s)
+		ends[at] = true
+	}
+	h.eventually("typed", func() error {
+		got, _ := os.ReadFile(filepath.Join(h.launch.Cwd, "got"))
+		typed, ok := bytes.CutSuffix(got, []byte("END"))
+		if !ok {
+			return fmt.Errorf("%d bytes", len(got))
+		}
+		if !bytes.HasPrefix(text, typed) || len(typed) < r.n || !ends[len(typed)] || len(typed) == len(text) {
+			t.Errorf("%d bytes were typed, %d known; a beginning: %v, whole slices: %v", len(typed), r.n, bytes.HasPrefix(text, typed), ends[len(typed)])
+		}
+		return nil
+	})
+}
+
+// proves: RT-10
+func TestAHostsInputThatTheAgentDidNotTakeIsCounted(t *testing.T) {
+	h := prepared(t, script("stty raw -echo; echo ready; sleep 600"))
+	v := h.view(0)
+	h.commit()
+	v.awaitText("ready")
+	host := h.dial(seat.RoleInput | seat.RoleControl)
+	done := make(chan error, 1)
+	var typed int
+	go func() {
+		var err error
+		typed, err = host.Input(testContext(t), make([]byte, 60<<10))
+		done <- err
+	}()
+	h.eventually("a part is typed, and a part waits", func() error {
+		if p := h.status().InputPending; p == 0 || p == 60<<10 {
+			return fmt.Errorf("%d wait", p)
+		}
+		return nil
+	})
+	if _, err := h.dial(seat.RoleInput|seat.RoleControl).Input(testContext(t), make([]byte, 60<<10)); !errors.Is(err, seat.ErrBusy) {
+		t.Errorf("a second one: %v", err)
+	}
+	h.act(seat.ActionKill)
+	if err := <-done; !errors.Is(err, seat.ErrNotRunning) || typed == 0 || typed >= 60<<10 {
+		t.Errorf("%d bytes typed, %v", typed, err)
+	}
+}

@@ -57,15 +57,6 @@ func (s *server) serve(f *os.File, fd int, patience time.Duration) {
 	c.drop()
 }
 
-// sameToken takes the same time whatever the difference.
-func sameToken(a, b []byte) bool {
-	var diff byte
-	for i := range a {
-		diff |= a[i] ^ b[i]
-	}
-	return diff == 0
-}
-
 // hello reads the first frame and admits a connection, or says why not.
 func (s *server) hello(f *os.File, fd int, in *seat.FrameReader) (*client, *seat.Error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
@@ -77,13 +68,12 @@ func (s *server) hello(f *os.File, fd int, in *seat.FrameReader) (*client, *seat
 		return nil, nil
 	}
 	h, err := seat.DecodeHello(p)
-	if t != seat.TypeHello || err != nil {
+	switch {
+	case t != seat.TypeHello || err != nil:
 		return nil, protocol("the first frame must be a whole HELLO")
-	}
-	if !sameToken(h.Token[:], s.launch.Token) {
+	case !seat.SameToken(h.Token[:], s.launch.Token):
 		return nil, seat.Refuse(seat.CodeToken, "")
-	}
-	if h.VersionMin > seat.VersionMax || h.VersionMax < seat.VersionMin {
+	case h.VersionMin > seat.VersionMax || h.VersionMax < seat.VersionMin:
 		return nil, seat.Refuse(seat.CodeVersion, "this seat speaks versions 1 to "+strconv.Itoa(int(seat.VersionMax)))
 	}
 	// The connection's own goroutine sends the WELCOME.

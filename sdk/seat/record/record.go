@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"sort"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk/seat"
@@ -405,11 +406,15 @@ func Find(root, ref string) (matches, unreadable []Found, err error) {
 
 func read(dir, name string) ([]byte, string, error) {
 	path := filepath.Join(dir, name)
-	f, err := os.Open(path)
+	// Whoever can write into the directory can put a FIFO there, whose ordinary open waits.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, path, fmt.Errorf("read %s: %w", name, err)
 	}
 	defer func() { _ = f.Close() }()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, path, fmt.Errorf("read %s: is not a plain file: %w", path, ErrBroken)
+	}
 	p, err := io.ReadAll(io.LimitReader(f, maxRecord+1))
 	if err != nil {
 		return nil, path, fmt.Errorf("read %s: %w", name, err)
