@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"github.com/cotal-ai/cotal-host/sdk/terminal"
@@ -23,6 +25,10 @@ const (
 	queueMax = 1 << 20
 	// inlineMax is how much is written without a detour through the queue: an echo, a repainted line.
 	inlineMax = 4 << 10
+	// recentMax is how much of what was written last is kept to see whether it asks the terminal something.
+	recentMax = 4 << 10
+	// answerWait bounds how long leaving waits for the terminal to have answered.
+	answerWait = 250 * time.Millisecond
 	// pieceMax is how much is written at once: between pieces the terminal can be given back.
 	pieceMax = 32 << 10
 )
@@ -42,6 +48,7 @@ type console struct {
 	writing bool                 // somebody writes to out; only one may
 	ahead   terminal.ModeScanner // of everything accepted
 	seen    terminal.ModeScanner // of what was written
+	recent  []byte               // the end of what was written
 	midLine bool                 // what was written outside the alternate screen does not end a line
 	err     error                // of the terminal
 	left    bool
@@ -118,6 +125,8 @@ func (c *console) write(p []byte) {
 	c.writing = true
 	for len(p) > 0 && !c.left && c.err == nil {
 		piece := p[:min(len(p), pieceMax)]
+		c.recent = append(c.recent, piece[max(0, len(piece)-recentMax):]...)
+		c.recent = c.recent[max(0, len(c.recent)-recentMax):]
 		c.seen.Write(piece) // before: a write that is cut may have had its effect
 		if c.seen.Modes()&terminal.AltScreen == 0 {
 			c.midLine = piece[len(piece)-1] != '\n'
@@ -218,8 +227,12 @@ func (c *console) leave() {
 			if c.midLine { // what is said next has a line of its own
 				reset = append(reset, "\r\n"...)
 			}
+			asked := asks(c.recent)
 			c.mu.Unlock()
-			_, _ = c.out.Write(reset)
+			_, err := c.out.Write(reset)
+			if asked && err == nil {
+				c.awaitAnswers()
+			}
 		}()
 		select {
 		case <-done:
@@ -228,6 +241,41 @@ func (c *console) leave() {
 		c.flushInput()
 		_ = term.Restore(int(c.in.Fd()), c.saved)
 	})
+}
+
+// asks reports whether output holds a question to the terminal, whole or in part.
+func asks(out []byte) bool {
+	var f terminal.QueryFilter
+	return len(f.Filter(nil, out)) < len(out)
+}
+
+// awaitAnswers asks the terminal for its status and reads until it says so: then it has answered whatever was
+// asked before, and nothing comes later, into the user's shell. A goroutine that still reads keys may take the
+// answer; nothing is lost by that but time.
+func (c *console) awaitAnswers() {
+	if _, err := c.out.WriteString("\x1b[5n"); err != nil {
+		return
+	}
+	var got []byte
+	buf := make([]byte, 4<<10)
+	for until := time.Now().Add(answerWait); ; {
+		left := time.Until(until)
+		if left <= 0 || bytes.Contains(got, []byte("\x1b[0n")) {
+			return
+		}
+		fds := []unix.PollFd{{Fd: int32(c.in.Fd()), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, int(left.Milliseconds())+1)
+		switch {
+		case errors.Is(err, unix.EINTR), err == nil && n == 0:
+			continue
+		case err != nil || fds[0].Revents&unix.POLLIN == 0:
+			return
+		}
+		if n, err = unix.Read(int(c.in.Fd()), buf); err != nil || n <= 0 {
+			return
+		}
+		got = append(got[max(0, len(got)-8):], buf[:n]...)
+	}
 }
 
 var _ io.Writer = (*console)(nil)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/terminal"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -134,6 +135,11 @@ func (a *app) runClient(ctx context.Context, con *console, p *place, opt attachO
 	if err != nil {
 		return fmt.Errorf("read terminal settings: %w", err)
 	}
+	if rows, cols, err := con.size(); err == nil && max(rows, cols) > seat.MaxSize { // a client would draw all of it, for minutes
+		return cli.Fail(cli.Refused, "this terminal says that it has %d x %d rows and columns; %s of runtime %s can be shown on one of at most %d x %d: set its size with stty rows 40 cols 120",
+			rows, cols, p.row.Name, p.row.Mode, seat.MaxSize, seat.MaxSize)
+	}
+	con.flushInput() // what was typed before the terminal is live is not for the agent
 	cmd := exec.Command(p.argv[0], p.argv[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = con.in, con.out, a.errw
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { // by these a client knows that it is in a pane, and refuses
@@ -160,6 +166,7 @@ func (a *app) runClient(ctx context.Context, con *console, p *place, opt attachO
 			}
 		}
 	}
+	con.flushInput()               // late answers of the terminal
 	if told != nil || err != nil { // it may not have put back what it changed
 		_ = term.Restore(int(con.in.Fd()), saved)
 		_, _ = con.out.Write(terminal.Reset(0))

@@ -176,6 +176,17 @@ type candidate struct {
 	added    *supervise.Supervisor
 }
 
+// err says why it is no candidate any more.
+func (c candidate) err() error {
+	if c.prepared != nil {
+		return c.prepared.Err()
+	}
+	if st := c.added.Status(); st.State != supervise.StateReady || st.PID == 0 {
+		return sdk.Errorf(sdk.ErrUnavailable, "plugin %s ended after it was ready: %s", c.added.Entry().Name, st.Reason)
+	}
+	return nil
+}
+
 // prepare starts everything that is new or changed. With an error nothing of it remains.
 func (c *Catalog) prepare(ctx context.Context, steps []step, running map[key]*supervise.Supervisor) (map[key]candidate, error) {
 	var wg sync.WaitGroup
@@ -209,6 +220,13 @@ func (c *Catalog) prepare(ctx context.Context, steps []step, running map[key]*su
 		}()
 	}
 	wg.Wait()
+	for k, cand := range ready { // one waited for the other, and may not have lived that long
+		if errs[k] == nil {
+			if err := cand.err(); err != nil {
+				errs[k] = err
+			}
+		}
+	}
 	if len(errs) == 0 {
 		return ready, nil
 	}

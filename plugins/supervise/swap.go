@@ -142,13 +142,34 @@ func (p *Prepared) Discard() {
 	p.in.discard(p.log)
 }
 
+// Err says why the process cannot take over: a *StartError when it has ended.
+func (p *Prepared) Err() error {
+	select {
+	case <-p.in.proc.gone:
+	default:
+		return nil
+	}
+	<-p.in.proc.exited // its last words are worth the moment
+	e := p.in.proc.fail(ReasonExited, "it ended after it was ready and before it took over", "", nil).(*StartError)
+	e.Status, e.Stderr = p.in.proc.ended(), p.in.proc.out.lastLines(5)
+	return e
+}
+
 // Commit has the process take over: from now on Ready gives it, and the next start goes by its entry. The
 // old one ends by itself once its calls in flight have finished, at most swapDrain. Backoff, quarantine and
-// past deaths are forgotten. Error: *NotReadyError when the supervisor was stopped; the process is then
-// discarded.
+// past deaths are forgotten. Errors, after which the process is discarded and everything is as it was:
+// *StartError when it has ended meanwhile, *NotReadyError when the supervisor was stopped.
 func (p *Prepared) Commit() (Swapped, error) {
+	if err := p.Err(); err != nil { // of two that are ready select takes any
+		p.Discard()
+		return Swapped{}, err
+	}
 	select {
 	case p.s.swaps <- p:
+	case <-p.in.proc.gone:
+		err := p.Err()
+		p.Discard()
+		return Swapped{}, err
 	case <-p.s.ctx.Done():
 		p.Discard()
 		return Swapped{}, p.s.notReady(machine{state: StateStopped}, nil, "")

@@ -135,10 +135,10 @@ func TestADiscardedReplacementLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestAPreparedProcessThatDiesIsRestartedByItsOwnEntry(t *testing.T) {
+func TestAPreparedProcessThatDiedTakesNothingOver(t *testing.T) {
 	f := newFixture(t)
 	s := f.start(f.entry())
-	f.ready(s)
+	live := f.ready(s)
 	newer := f.file("newer", "#!/bin/sh\nexec "+fakeBinary+"\n", 0o755)
 	p, err := s.Prepare(f.ctx(), newer)
 	if err != nil {
@@ -148,16 +148,12 @@ func TestAPreparedProcessThatDiesIsRestartedByItsOwnEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-p.in.proc.gone
-	done, err := p.Commit()
-	if err != nil {
-		t.Fatal(err)
+	var se *StartError
+	if done, err := p.Commit(); !errors.As(err, &se) || se.Reason != ReasonExited || se.Status != "signal: killed" || done.PID != 0 {
+		t.Fatalf("%+v, %v", done, err)
 	}
-	eventually(t, 10*time.Second, "another one serves", func() bool {
-		st := s.Status()
-		return st.State == StateReady && st.PID != done.PID
-	})
-	if s.Entry().Command != "newer" {
-		t.Errorf("entry %+v", s.Entry())
+	if f.ready(s) != live || gone(live.PID) || s.Entry().Command == "newer" {
+		t.Errorf("ready %+v, entry %+v", f.ready(s), s.Entry())
 	}
 }
 

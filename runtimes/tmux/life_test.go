@@ -219,7 +219,8 @@ func TestServerAndCustodyKilled(t *testing.T) {
 	r.start(q)
 	far := r.pid("far")
 	custody := r.custody(q)
-	if err := errors.Join(seat.SignalExact(custody, syscall.SIGSTOP), seat.SignalExact(seatIdentity(r.place(q).Server), syscall.SIGKILL), seat.SignalExact(custody, syscall.SIGKILL)); err != nil {
+	// Custody first: it would write how its agent ended, and to stop it is no use, tmux has it go on.
+	if err := errors.Join(seat.SignalExact(custody, syscall.SIGKILL), seat.SignalExact(seatIdentity(r.place(q).Server), syscall.SIGKILL)); err != nil {
 		t.Fatal(err)
 	}
 	rep := r.reap(q, sdk.StopGraceful)

@@ -27,6 +27,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/failpoint"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
+	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
 // Environment of this test binary when it is started as a runtime process of its own.
@@ -48,24 +49,12 @@ func TestMain(m *testing.M) {
 }
 
 func testMain(m *testing.M) int {
-	built.dir = os.Getenv("COTAL_TEST_BIN")
-	if built.dir == "" {
-		dir, err := os.MkdirTemp("", "cotal-tmux-test-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		built.dir = dir
-		for _, name := range []string{"cotal-tmux-seat", "cotal-fakeagent"} {
-			cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", dir+"/", "../../cmd/"+name)
-			cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-			if out, err := cmd.CombinedOutput(); err != nil {
-				fmt.Fprintf(os.Stderr, "build %s: %v\n%s", name, err, out)
-				return 1
-			}
-		}
+	dir, err := harness.BinDir()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "build binaries:", err)
+		return 1
 	}
+	built.dir = dir
 	program, err := os.ReadFile(filepath.Join(built.dir, "cotal-tmux-seat"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

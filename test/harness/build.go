@@ -28,11 +28,17 @@ var build struct {
 // packages take turns.
 func Bin(t testing.TB) string {
 	t.Helper()
-	build.once.Do(func() { build.dir, build.err = buildAll() })
-	if build.err != nil {
-		t.Fatalf("build binaries: %v", build.err)
+	dir, err := BinDir()
+	if err != nil {
+		t.Fatalf("build binaries: %v", err)
 	}
-	return build.dir
+	return dir
+}
+
+// BinDir is Bin for a TestMain.
+func BinDir() (string, error) {
+	build.once.Do(func() { build.dir, build.err = buildAll() })
+	return build.dir, build.err
 }
 
 // ModuleDir returns the directory of go.mod, found upwards from the working directory.
