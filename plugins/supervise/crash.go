@@ -77,11 +77,17 @@ func (s *Supervisor) report(p *process, attempt int, wasReady bool, how string) 
 	if s.cfg.CrashDir == "" {
 		return ""
 	}
-	<-p.exited // its last words are the point
+	var left []leftover
+	select {
+	case <-p.exited: // its last words are the point
+		left = p.left
+	case <-s.ctx.Done():
+	case <-time.After(stopKill): // it does not end, which must not keep us too
+	}
 	kept, dropped := p.out.last(tailLines)
 	c := crash{
 		entry: p.entry, path: p.path, pid: p.cmd.Process.Pid, attempt: attempt, begin: p.begin, end: time.Now(),
-		wasReady: wasReady, how: how, dropped: dropped, left: p.left,
+		wasReady: wasReady, how: how, dropped: dropped, left: left,
 	}
 	for _, t := range kept {
 		stream := ""

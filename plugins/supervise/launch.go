@@ -131,8 +131,8 @@ func launch(ctx context.Context, cfg *Config, log hclog.Logger) (_ *instance, er
 	in.stdout = &lineSplitter{emit: func(b []byte) { in.proc.out.stdoutLine(b) }}
 	in.stderr = &lineSplitter{emit: func(b []byte) { in.proc.out.stderrLine(b) }}
 	defer func() {
-		if err != nil {
-			in.discard(log)
+		if err != nil && !in.discard(log) && cfg.stuck != nil {
+			cfg.stuck(in.proc)
 		}
 	}()
 
@@ -306,13 +306,25 @@ func (in *instance) classify(ctx context.Context, err error) error {
 	return out
 }
 
-// discard makes sure that nothing of an instance is left: process, group, sockets, goroutines.
-func (in *instance) discard(log hclog.Logger) {
+// discard makes sure that nothing of an instance is left: process, group, sockets, goroutines. It reports
+// false when the process does not end, which is then cleared away when it does.
+func (in *instance) discard(log hclog.Logger) bool {
 	if !in.proc.kill() {
 		// Uninterruptible in the kernel. Its directory stays: the next sweep takes it.
 		log.Error("plugin process does not end", "pid", in.proc.ID(), "after", stopKill.String())
-		return
+		go func() {
+			<-in.proc.gone
+			in.clear(log)
+			log.Info("plugin process has ended after all", "pid", in.proc.ID())
+		}()
+		return false
 	}
+	in.clear(log)
+	return true
+}
+
+// clear removes what a process leaves that is gone.
+func (in *instance) clear(log hclog.Logger) {
 	in.proc.handR.Close() // go-plugin may never have come to read the handshake
 	if in.proc.started() {
 		<-in.proc.exited

@@ -245,11 +245,20 @@ func looksLikeHandshake(line []byte) bool {
 	return ok
 }
 
-// killGroup signals a process group; tests look at what is signalled.
-var killGroup = func(pgid int, sig syscall.Signal) error { return syscall.Kill(-pgid, sig) }
+// killGroup signals a process and the group that it was made the leader of, which it may have left; tests
+// look at what is signalled. A leader that stayed gets a signal once, but for KILL, which must not miss one
+// that leaves in this moment.
+var killGroup = func(pid int, sig syscall.Signal) error {
+	pgid, gerr := syscall.Getpgid(pid)
+	err := syscall.Kill(-pid, sig)
+	if gerr != nil || pgid != pid || sig == syscall.SIGKILL {
+		err = syscall.Kill(pid, sig)
+	}
+	return err
+}
 
-// signalGroup signals every process of the group, as long as its number is ours: it cannot be reaped, and
-// its number given away, in between.
+// signalGroup signals the process and every process of the group, as long as its number is ours: it cannot
+// be reaped, and its number given away, in between.
 func (p *process) signalGroup(sig syscall.Signal) {
 	p.sigMu.Lock()
 	defer p.sigMu.Unlock()
@@ -312,6 +321,15 @@ func (p *process) ended() string {
 		return p.status + " (" + p.killed + ")"
 	}
 	return p.status
+}
+
+func (p *process) isGone() bool {
+	select {
+	case <-p.gone:
+		return true
+	default:
+		return false
+	}
 }
 
 func (p *process) waitGone(ctx context.Context, d time.Duration) bool {

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,6 +30,8 @@ type Config struct {
 	Redact    *Redactor                        // secrets that must not be stored; nil: one of its own
 	Log       hclog.Logger                     // nil: no log
 	Env       func(name string) (string, bool) // host environment; nil: os.LookupEnv
+
+	stuck func(*process) // is told of a process that does not end
 }
 
 // Supervisor runs one plugin. All methods may be called from any goroutine.
@@ -58,6 +62,7 @@ type Supervisor struct {
 	failed   int           // number of the latest start that failed
 	restarts int           // starts after the first
 	lastErr  error         // why it is not ready
+	stuck    []*process    // killed, and did not end
 	changed  chan struct{} // closed and replaced when any of the above changes
 }
 
@@ -85,6 +90,7 @@ func New(cfg Config) *Supervisor {
 		m: machine{state: StateStopped}, changed: make(chan struct{}),
 		healthEvery: healthEvery, healthTimeout: healthTimeout,
 	}
+	s.cfg.stuck = s.keepStuck
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -103,7 +109,7 @@ func (s *Supervisor) Start() {
 
 // Stop ends the plugin: politely, then TERM, then KILL, each to its whole process group; at most
 // StopTimeout, and straight to KILL when ctx ends. It returns when the process is reaped and its
-// directory removed, or an error if the kernel does not let go of it. It cannot be started again.
+// directory removed, or an error that names the processes that did not end. It cannot be started again.
 func (s *Supervisor) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	if s.stopCtx == nil {
@@ -120,10 +126,45 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 	defer t.Stop()
 	select {
 	case <-s.done:
-		return nil
 	case <-t.C:
+		if err := s.stillThere(); err != nil {
+			return err
+		}
 		return fmt.Errorf("stop plugin %s: the process does not end after SIGKILL", s.cfg.Entry.Name)
 	}
+	return s.stillThere()
+}
+
+// keepStuck remembers a process that was killed and did not end, to name it when the plugin is stopped.
+func (s *Supervisor) keepStuck(p *process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stuck = append(slices.DeleteFunc(s.stuck, (*process).isGone), p)
+}
+
+// stillThere is an error that names the processes that were killed and did not end.
+func (s *Supervisor) stillThere() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var pids []string
+	for _, p := range s.stuck {
+		if !p.isGone() {
+			pids = append(pids, p.ID())
+		}
+	}
+	if len(pids) == 0 {
+		return nil
+	}
+	return fmt.Errorf("stop plugin %s: process %s does not end after SIGKILL, and is still there", s.cfg.Entry.Name, strings.Join(pids, ", "))
+}
+
+// end ends an instance and reports whether that succeeded.
+func (s *Supervisor) end(in *instance, log hclog.Logger) bool {
+	if in.discard(log) {
+		return true
+	}
+	s.keepStuck(in.proc)
+	return false
 }
 
 // State returns the state.
@@ -449,7 +490,7 @@ func (s *Supervisor) runOnce(attempt int, prepared *Prepared) (next *Prepared, c
 	}
 	// Not callable any more before it is taken apart, so that nobody is handed a dying process.
 	s.update(func() { s.live = nil })
-	in.discard(log)
+	s.end(in, log)
 	<-healthy
 	return nil, cause
 }

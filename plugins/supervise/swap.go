@@ -139,7 +139,7 @@ func (s *Supervisor) Prepare(ctx context.Context, entry manifest.Entry) (*Prepar
 func (p *Prepared) Discard() {
 	defer p.s.behind.Done()
 	p.in.proc.stop(p.s.stopContext())
-	p.in.discard(p.log)
+	p.s.end(p.in, p.log)
 }
 
 // Err says why the process cannot take over: a *StartError when it has ended.
@@ -224,6 +224,7 @@ func (s *Supervisor) drain(live *Live, in *instance, log hclog.Logger) {
 		log.Warn("calls on a replaced process are cut off", "pid", live.PID, "after", swapDrain.String())
 	}
 	in.proc.stop(s.stopContext())
-	in.discard(log)
-	log.Info("replaced process has ended", "pid", live.PID)
+	if s.end(in, log) {
+		log.Info("replaced process has ended", "pid", live.PID)
+	}
 }

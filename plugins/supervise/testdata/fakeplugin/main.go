@@ -50,6 +50,15 @@ func main() {
 			}
 			_ = w
 			os.Stdin = r
+		case "leaves-group":
+			// No signal to the group that it was put into reaches it.
+			pgid, err := syscall.Getpgid(os.Getppid())
+			if err == nil {
+				err = syscall.Setpgid(0, pgid)
+			}
+			if err != nil {
+				panic(err)
+			}
 		case "escapee":
 			// A helper in a session of its own, which no signal to the group reaches.
 			child := exec.Command("sleep", "600")
