@@ -33,6 +33,7 @@ type lineSplitter struct {
 	mu   sync.Mutex
 	buf  []byte
 	cut  bool
+	keys keyLines
 	emit func(line []byte)
 }
 
@@ -73,7 +74,7 @@ func (s *lineSplitter) flush() {
 	if s.cut {
 		s.buf = append(s.buf, cutMarker...)
 	}
-	s.emit(bytes.TrimSuffix(s.buf, []byte("\r")))
+	s.emit(s.keys.hide(bytes.TrimSuffix(s.buf, []byte("\r"))))
 	s.cut = false
 	if cap(s.buf) > 4<<10 {
 		s.buf = nil // one long line must not be paid for ever

@@ -211,6 +211,7 @@ func (p *process) readStdout(r io.Reader) {
 		}
 	}
 	lines := &lineSplitter{emit: p.out.stdoutLine}
+	lines.keys.hide(first) // may be the begin of one
 	_, _ = io.Copy(lines, br)
 	_ = lines.Close()
 }

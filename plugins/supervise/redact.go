@@ -122,8 +122,6 @@ var (
 	userinfo     = regexp.MustCompile(`(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@"'<>]+@`)
 	// Keys of well-known services, JSON web tokens, NATS seeds.
 	knownForm = regexp.MustCompile(`\b(?:sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|xox[abeprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{30,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*|S[UAOCNX][A-Z2-7]{56})`)
-	// A private key, all in one line or the rest of the line that begins it.
-	pemKey = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----.*`)
 )
 
 // Text returns s with every secret in it replaced by [redacted].
@@ -134,7 +132,7 @@ func (r *Redactor) Text(s string) string {
 	if rep := r.known(); rep != nil {
 		s = rep.Replace(s)
 	}
-	s = pemKey.ReplaceAllString(s, redacted)
+	s = pem(s)
 	if strings.Contains(s, "://") {
 		s = userinfo.ReplaceAllString(s, "${1}"+redacted+"@")
 	}
