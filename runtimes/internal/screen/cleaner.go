@@ -2,6 +2,7 @@ package screen
 
 import (
 	"bytes"
+	"cmp"
 	"strconv"
 	"unicode/utf8"
 )
@@ -13,6 +14,10 @@ type cleaner struct {
 	em         emulator
 	rows, cols int
 
+	pos    uint64 // bytes read so far
+	start  uint64 // where the sequence or character under way begins, counted like pos
+	ran    bool   // a control was executed inside of it: read again, it would be once more
+	cost   int    // of what was drawn, in cells that were touched; see workMax
 	state  int
 	kind   byte
 	held   []byte // the sequence or character under way, from its first byte
@@ -20,20 +25,43 @@ type cleaner struct {
 	inText bool // the last thing let through was a character: one that combines has something to join
 	insert bool // IRM, which the emulator lacks
 
+	top, bottom int // scroll region in force, from 1; 0 for none
+
 	// What happened since the last reset, to judge whether the screen is known again.
 	lines, cells int
 	cleared      bool
+	entered      bool // the alternate screen, which is empty then
 }
 
 // reset forgets a sequence under way.
 func (c *cleaner) reset() {
 	c.state, c.held, c.inText = inText, c.held[:0], false
-	c.lines, c.cells, c.cleared = 0, 0, false
+	c.lines, c.cells, c.cleared, c.entered, c.ran = 0, 0, false, false, false
+	c.top, c.bottom = 0, 0
 }
 
-// write draws p.
+// under is how many bytes ago the sequence or character under way began; 0 if there is none.
+func (c *cleaner) under() uint64 {
+	if c.state == inText && len(c.held) == 0 {
+		return 0
+	}
+	return c.pos - c.start
+}
+
+// workMax is the work after which write returns, in cells that the emulator touches at the most. A cell
+// takes it 5 to 20 ns.
+const workMax = 1 << 20
+
+// begin starts a sequence at the byte at pos.
+func (c *cleaner) begin(pos uint64) {
+	c.state, c.held, c.start, c.ran = inEsc, append(c.held[:0], esc), pos, false
+}
+
+// write draws p, or as much of its beginning as there is work for. pos says how much that was.
 func (c *cleaner) write(p []byte) {
-	for i := 0; i < len(p); {
+	base := c.pos
+	for i := 0; i < len(p) && c.cost < workMax; {
+		c.pos = base + uint64(i)
 		switch c.state {
 		case inText:
 			i += c.text(p[i:])
@@ -51,6 +79,7 @@ func (c *cleaner) write(p []byte) {
 			c.byte(p[i])
 			i++
 		}
+		c.pos = base + uint64(i)
 	}
 	c.flush()
 }
@@ -89,9 +118,10 @@ func (c *cleaner) text(p []byte) int {
 		}
 		return n
 	}
-	i := 0
-	for i < len(p) {
+	i, base := 0, c.pos
+	for i < len(p) && c.cost < workMax {
 		b := p[i]
+		c.pos = base + uint64(i)
 		switch {
 		case b >= 0x20 && b < 0x7f && !c.insert:
 			j := i + 1
@@ -100,16 +130,17 @@ func (c *cleaner) text(p []byte) int {
 			}
 			c.out = append(c.out, p[i:j]...)
 			c.cells += j - i
+			c.cost += (j - i) * c.charCost()
 			c.inText = true
 			i = j
 		case b == esc:
-			c.state, c.held = inEsc, append(c.held[:0], esc)
+			c.begin(c.pos)
 			return i + 1
 		case b < 0x20 || b == 0x7f:
 			c.control(b)
 			i++
 		case b >= 0x80 && !utf8.FullRune(p[i:]):
-			c.held = append(c.held[:0], p[i:]...)
+			c.held, c.start, c.ran = append(c.held[:0], p[i:]...), c.pos, false
 			return len(p)
 		default:
 			i += c.char(p[i:])
@@ -118,9 +149,15 @@ func (c *cleaner) text(p []byte) int {
 	return i
 }
 
+// charCost is the most that one character costs: a line of them scrolls the screen once.
+func (c *cleaner) charCost() int { return 8 + c.rows }
+
 func (c *cleaner) control(b byte) {
+	c.cost += 8
+	c.ran = true
 	switch b {
 	case '\n', 0x0b, 0x0c:
+		c.cost += c.rows * c.cols
 		c.lines++
 		fallthrough
 	case '\b', '\t', '\r', 0x0e, 0x0f:
@@ -132,6 +169,7 @@ func (c *cleaner) control(b byte) {
 // char draws the first character of p, with what combines with it, and returns its length.
 func (c *cleaner) char(p []byte) int {
 	r, size := utf8.DecodeRune(p)
+	c.cost += 4 * c.charCost()
 	if r == utf8.RuneError && size <= 1 {
 		c.out = append(c.out, "\uFFFD"...)
 		c.cells++
@@ -180,7 +218,7 @@ func (c *cleaner) char(p []byte) int {
 func (c *cleaner) byte(b byte) {
 	switch {
 	case b == esc:
-		c.state, c.held = inEsc, append(c.held[:0], esc)
+		c.begin(c.pos)
 		return
 	case b == can || b == sub:
 		c.end()
@@ -202,6 +240,7 @@ func (c *cleaner) byte(b byte) {
 			whole := len(c.held) < heldMax
 			q := readCSI(c.held[2:])
 			c.end()
+			c.cost += 64
 			if whole {
 				c.csi(&q)
 			}
@@ -223,9 +262,16 @@ func (c *cleaner) byte(b byte) {
 		c.state, c.kind = inString, b
 	default:
 		c.end()
+		c.cost += 64
+		switch b {
+		case 'D', 'E', 'M':
+			c.cost += c.rows * c.cols
+		case 'c':
+			c.cost += 3 * c.rows * c.cols
+		}
 		switch b {
 		case 'c':
-			c.insert, c.cleared = false, true
+			c.insert, c.cleared, c.top, c.bottom = false, true, 0, 0
 			c.put("\x1b[?1049l\x1b]110\x07\x1b]111\x07\x1b]112\x07\x1b]8;;\x07\x1bc")
 		case 'E':
 			c.lines++
@@ -254,7 +300,7 @@ func (c *cleaner) endString(b byte) {
 		c.osc(p[2:])
 	}
 	if b == esc {
-		c.state, c.held = inEsc, append(c.held, esc)
+		c.begin(c.pos)
 	}
 }
 
@@ -278,6 +324,7 @@ func (c *cleaner) osc(p string) {
 	default:
 		return
 	}
+	c.cost += heldMax
 	c.put("\x1b]" + p + "\x07")
 }
 
@@ -303,7 +350,7 @@ func (c *cleaner) csi(q *csiSeq) {
 		}
 		return
 	case q.prefix == 0 && q.inter == '!' && q.final == 'p':
-		c.insert = false
+		c.insert, c.top, c.bottom = false, 0, 0
 		c.put("\x1b7\x1b[r\x1b8\x1b[?6l\x1b[?7h\x1b[?25h\x1b[m\x1b(B\x1b)B\x0f")
 		return
 	case q.prefix != 0 || q.inter != 0:
@@ -320,9 +367,17 @@ func (c *cleaner) csi(q *csiSeq) {
 		}
 		most = c.rows
 	case 'b':
-		most = c.rows * c.cols
-		c.cells += min(q.param(0, 1), most)
-	case 'G', '`', 'd', 'H', 'f', 'r':
+		c.repeat(q.param(0, 1))
+		return
+	case 'r':
+		// The library takes any bottom, and indexes its lines with it when it scrolls.
+		top, bottom, ok := margins(q, c.rows)
+		if ok {
+			c.top, c.bottom = top, bottom
+			c.put("\x1b[" + strconv.Itoa(max(top, 1)) + ";" + strconv.Itoa(cmp.Or(bottom, c.rows)) + "r")
+		}
+		return
+	case 'G', '`', 'd', 'H', 'f':
 		most = max(c.rows, c.cols)
 	case 'J':
 		switch q.param(0, 0) {
@@ -360,6 +415,12 @@ func (c *cleaner) csi(q *csiSeq) {
 	default:
 		return
 	}
+	switch q.final {
+	case 'L', 'M', 'S', 'T', 'J':
+		c.cost += c.rows * c.cols
+	case '@', 'P', 'X', 'K', 'I', 'Z':
+		c.cost += c.cols
+	}
 	c.inText = false
 	c.out = append(c.out, esc, '[')
 	for i := range q.n {
@@ -381,6 +442,21 @@ func (c *cleaner) csi(q *csiSeq) {
 	}
 }
 
+// repeat draws the last character again, to the end of the line at the most.
+func (c *cleaner) repeat(n int) {
+	c.flush()
+	_, col, wraps := c.em.Cursor()
+	if n = min(n, c.cols-col); wraps || n <= 0 {
+		return
+	}
+	c.cells += n
+	c.cost += n * c.charCost()
+	if c.insert {
+		c.put("\x1b[" + strconv.Itoa(n) + "@")
+	}
+	c.put("\x1b[" + strconv.Itoa(n) + "b")
+}
+
 // modes passes on the private modes that change what is drawn.
 func (c *cleaner) modes(q *csiSeq) {
 	for i := range q.n {
@@ -393,8 +469,10 @@ func (c *cleaner) modes(q *csiSeq) {
 			continue
 		}
 		if q.final == 'h' && n >= 1047 && n != 1048 {
-			c.flush()
-			c.cleared = c.cleared || !c.em.Alternate()
+			if c.flush(); !c.em.Alternate() {
+				c.entered = true
+				c.cost += c.rows * c.cols
+			}
 		}
 		c.put("\x1b[?" + strconv.Itoa(n) + string(q.final))
 		if n == 6 { // moves the cursor home, which the library forgets

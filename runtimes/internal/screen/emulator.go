@@ -64,6 +64,7 @@ type vtEmulator struct {
 	reader chan struct{} // closed when nobody reads replies any more
 	scrs   *[2]vt.Screen
 	bufs   [2]**uv.RenderBuffer
+	curs   [2]*vt.Cursor
 	saved  [2]*vt.Cursor
 	phant  *bool
 	sets   *[4]vt.CharSet
@@ -107,6 +108,9 @@ func newVT(rows, cols int) (_ emulator, err error) {
 		if v.bufs[i], err = field[*uv.RenderBuffer](s, "buf"); err != nil {
 			return nil, err
 		}
+		if v.curs[i], err = field[vt.Cursor](s, "cur"); err != nil {
+			return nil, err
+		}
 		if v.saved[i], err = field[vt.Cursor](s, "saved"); err != nil {
 			return nil, err
 		}
@@ -128,7 +132,14 @@ func (v *vtEmulator) Write(p []byte) {
 	}
 }
 
-func (v *vtEmulator) Resize(rows, cols int) { v.e.Resize(cols, rows) }
+// Resize keeps every cursor on the screen. The library does so with the one in use alone, and indexes with
+// the others once they are restored.
+func (v *vtEmulator) Resize(rows, cols int) {
+	v.e.Resize(cols, rows)
+	for _, c := range []*vt.Cursor{v.curs[0], v.curs[1], v.saved[0], v.saved[1]} {
+		c.X, c.Y = min(c.X, cols-1), min(c.Y, rows-1)
+	}
+}
 
 func (v *vtEmulator) Close() {
 	// Not v.e.Close alone: it sets a flag that the reader looks at without a lock.

@@ -14,6 +14,9 @@ import (
 
 // seeds are streams that have been trouble to emulators, and pieces of what real programs print.
 func seeds(t testing.TB) (all [][]byte) {
+	for _, s := range troubles {
+		all = append(all, []byte(s))
+	}
 	for _, s := range []string{
 		"", "plain\r\n", "\x1b[2000000000b", "x\x1b[2000000000b\x1b[2000000000X\x1b[99999I\x1b[99999Z", "\x1b[1;1H漢\x1b[1;2Hx\x1b[1;1H\x1b[P",
 		"\x1b[?1049h\x1b[2;4r\x1b[?6h\x1b[9;9H\x1b[L\x1b[M\x1b[T\x1b[S\x1bM\x1bD\x1b[?1049l", "\xff\xfe\xc3(\xe6\xbc\x1b[31", "\x1b]8;;http://x\x1b\\a\x1b]8;;\x07",

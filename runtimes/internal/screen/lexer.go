@@ -57,6 +57,7 @@ type lexer struct {
 	held  []byte // the sequence so far; heldMax bytes stand for too long a one
 
 	modes       terminal.ModeScanner
+	rows        int // of the terminal
 	top, bottom int
 	marks       []mark // a ring of the newest; none are kept if it has no room
 	nmarks      int
@@ -162,7 +163,7 @@ func (l *lexer) entry(first uint64, most, far uint64) (mark, bool) {
 // lastLines moves m forward to where the last n lines of p begin; m is where p begins. A flood of short
 // lines scrolls the same screen away many times over, and scrolling is what is dear.
 func (l *lexer) lastLines(m mark, p []byte, n int) mark {
-	*l = lexer{pos: m.at, top: m.top, bottom: m.bottom, held: l.held[:0]}
+	*l = lexer{pos: m.at, rows: n - 1, top: m.top, bottom: m.bottom, held: l.held[:0]}
 	l.modes.Write(terminal.Apply(m.modes))
 	ring, found := make([]mark, n), 0
 	for len(p) > 0 {
@@ -252,7 +253,9 @@ func (l *lexer) csi() {
 	q := readCSI(l.held[1:])
 	switch {
 	case final == 'r' && q.prefix == 0 && q.inter == 0:
-		l.top, l.bottom = q.param(0, 0), q.param(1, 0)
+		if top, bottom, ok := margins(&q, l.rows); ok {
+			l.top, l.bottom = top, bottom
+		}
 	case final == 'p' && q.inter == '!':
 		l.top, l.bottom = 0, 0
 	default:
@@ -303,6 +306,19 @@ func (q *csiSeq) param(i, def int) int {
 		return q.params[i]
 	}
 	return def
+}
+
+// margins reads DECSTBM on a terminal of so many rows: first and last row from 1, both 0 for all of them.
+// ok is false for a region that no terminal takes.
+func margins(q *csiSeq, rows int) (top, bottom int, ok bool) {
+	top, bottom = q.param(0, 1), min(q.param(1, rows), rows)
+	switch {
+	case top == 1 && bottom == rows:
+		return 0, 0, true
+	case top >= bottom:
+		return 0, 0, false
+	}
+	return top, bottom, true
 }
 
 const paramMax = 65535

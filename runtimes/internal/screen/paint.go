@@ -3,6 +3,7 @@ package screen
 import (
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk/terminal"
 )
@@ -16,12 +17,16 @@ type Snapshot struct {
 	Dirty      string // why it may be wrong
 }
 
-// catchUpMax bounds how long a snapshot waits for output that was read already.
-const catchUpMax = 64
+// catchUpMax bounds the work on output that was read already and is not yet drawn, for a snapshot.
+const catchUpMax = 150 * time.Millisecond
+
+// rewindMax is how far back a snapshot may send its reader for the beginning of the sequence under way: the
+// seat's ring holds four times as much.
+const rewindMax = 256 << 10
 
 // Snapshot paints the picture as it is now. What was read and can be drawn at once is drawn first.
 func (s *Screen) Snapshot() Snapshot {
-	for range catchUpMax {
+	for began := s.cfg.CPU(); s.cfg.CPU()-began < catchUpMax; {
 		if what, _ := decide(s.load(s.cfg.Now())); what != drawSome {
 			break
 		}
@@ -33,7 +38,14 @@ func (s *Screen) Snapshot() Snapshot {
 }
 
 func (s *Screen) paint(out *Snapshot) {
-	out.Offset = s.drawn - uint64(len(s.clean.held))
+	switch under := s.clean.under(); {
+	case under > rewindMax:
+		out.Offset, out.Dirty = s.drawn, "the output is inside a sequence that is too long"
+	case under > 0 && s.clean.ran:
+		out.Offset, out.Dirty = s.drawn-under, "the output is inside a sequence with controls in it"
+	default:
+		out.Offset = s.drawn - under
+	}
 	out.Modes = s.shown.Modes()
 	for _, colors := range []bool{true, false} {
 		p := painter{em: s.em, rows: s.rows, cols: s.cols, colors: colors}

@@ -58,6 +58,9 @@ type Screen struct {
 	credit   time.Duration
 	earnedAt time.Time
 	unsure   string // why the picture may be wrong; empty when it is exact
+	broken   bool   // it is unsure since the emulator failed: only what clears the screen makes it exact
+	ignored  bool   // the program was to repaint and wrote nothing
+	asked    uint64 // what was drawn when it was asked to
 	skipAlt  bool   // what was skipped was on the alternate screen
 	entered  bool   // false: the first entry takes all there is, and not the tail
 	calmAt   time.Time
@@ -118,7 +121,8 @@ func (s *Screen) renew() (err error) {
 	if s.em, err = newVT(s.rows, s.cols); err != nil {
 		return err
 	}
-	s.clean = cleaner{em: s.em, rows: s.rows, cols: s.cols}
+	s.clean = cleaner{em: s.em, rows: s.rows, cols: s.cols, pos: s.clean.pos, cost: s.clean.cost}
+	s.lex.rows = s.rows
 	return nil
 }
 
@@ -213,8 +217,8 @@ func (s *Screen) Resize(rows, cols int) {
 		s.em.Resize(rows, cols)
 	})
 	s.rows, s.cols = rows, cols
-	s.clean.rows, s.clean.cols = rows, cols
-	s.lex.top, s.lex.bottom = 0, 0
+	s.clean.rows, s.clean.cols, s.clean.top, s.clean.bottom = rows, cols, 0, 0
+	s.lex.rows, s.lex.top, s.lex.bottom = rows, 0, 0
 }
 
 // Size returns the size that is drawn for.
@@ -228,13 +232,20 @@ func (s *Screen) guard(f func()) {
 			return
 		}
 		s.panics++
-		s.unsure, s.skipAlt, s.calmAt, s.jiggled = fmt.Sprintf("the emulator failed: %v", p), true, s.cfg.Now(), time.Time{}
-		modes := s.shown.Modes()
+		s.doubt(fmt.Sprintf("the emulator failed: %v", p), s.em.Alternate())
+		s.broken = true
+		m := mark{modes: s.shown.Modes(), top: s.clean.top, bottom: s.clean.bottom}
+		s.clean.cost += workMax / 4
 		if err := s.renew(); err == nil {
-			s.seed(mark{modes: modes, top: s.lex.top, bottom: s.lex.bottom})
+			s.seed(m)
 		}
 	}()
 	f()
+}
+
+// doubt notes why the picture may be wrong from now on. alt: what it lacks was on the alternate screen.
+func (s *Screen) doubt(why string, alt bool) {
+	s.unsure, s.skipAlt, s.calmAt, s.jiggled, s.ignored = why, alt, s.cfg.Now(), time.Time{}, false
 }
 
 // seed puts the emulator into modes that are not the result of what it was written.
@@ -258,8 +269,9 @@ func (s *Screen) seed(m mark) {
 		wrap = 'l'
 	}
 	seq = fmt.Appendf(seq, "\x1b7\x1b[r\x1b8\x1b[?6%c\x1b[?7%c", onOff(terminal.OriginMode), wrap)
-	if m.top > 0 || m.bottom > 0 {
-		seq = fmt.Appendf(seq, "\x1b[%d;%dr", min(max(m.top, 1), s.rows), min(max(m.bottom, 0), s.rows))
+	if 0 < m.top && m.top < m.bottom && m.bottom <= s.rows { // not so after the screen got lower
+		seq = fmt.Appendf(seq, "\x1b[%d;%dr", m.top, m.bottom)
+		s.clean.top, s.clean.bottom = m.top, m.bottom
 	}
 	switch {
 	case m.full:
@@ -330,8 +342,9 @@ func (s *Screen) enter(most, far uint64) {
 	s.reply(m.at)
 	s.buf = s.buf[min(uint64(len(s.buf)), m.at-s.drawn):]
 	s.drawn, s.lost, s.entered = m.at, false, true
-	s.unsure, s.jiggled, s.calmAt = "output was skipped", time.Time{}, s.cfg.Now()
-	s.skipAlt = m.modes&terminal.AltScreen != 0
+	if !s.broken {
+		s.doubt("output was skipped", m.modes&terminal.AltScreen != 0)
+	}
 	s.guard(func() { s.seed(m) })
 }
 
@@ -349,15 +362,16 @@ func (s *Screen) reply(before uint64) {
 	}
 }
 
-// draw draws n bytes of the backlog, answering questions where they stand.
+// draw draws n bytes of the backlog, or as many as there is work for, answering questions where they stand.
 func (s *Screen) draw(n int) {
 	p := s.buf[:n]
+	s.clean.cost = 0
 	if s.cfg.Busy != nil {
 		s.cfg.Busy(s.drawn, s.drawn+uint64(n))
 		defer s.cfg.Busy(0, 0)
 	}
 	began := s.cfg.CPU()
-	for len(p) > 0 {
+	for len(p) > 0 && s.clean.cost < workMax {
 		part := len(p)
 		if len(s.queries) > 0 {
 			if end := s.queries[0].end; end <= s.drawn {
@@ -367,7 +381,12 @@ func (s *Screen) draw(n int) {
 				part = int(end - s.drawn)
 			}
 		}
+		at, failed := s.clean.pos, s.panics
 		s.guard(func() { s.clean.write(p[:part]) })
+		if s.panics > failed { // goes on behind the byte it failed at
+			s.clean.pos = min(s.clean.pos+1, at+uint64(part))
+		}
+		part = int(s.clean.pos - at)
 		s.shown.Write(p[:part])
 		p = p[part:]
 		s.drawn += uint64(part)
@@ -375,7 +394,7 @@ func (s *Screen) draw(n int) {
 	if len(s.queries) > 0 && s.queries[0].end <= s.drawn {
 		s.reply(s.drawn)
 	}
-	s.buf = s.buf[n:]
+	s.buf = s.buf[n-len(p):]
 	if len(s.buf) == 0 && cap(s.buf) > floodKeep {
 		s.buf = nil
 	}
@@ -391,8 +410,8 @@ func (s *Screen) judge() {
 	}
 	full := !s.skipAlt && !s.em.Alternate() && s.lex.top == 0 && s.lex.bottom == 0 &&
 		s.clean.lines+s.clean.cells/s.cols > 2*s.rows
-	if s.clean.cleared || full {
-		s.unsure, s.jiggled = "", time.Time{}
+	if s.clean.cleared || full || s.clean.entered && !s.broken {
+		s.unsure, s.broken, s.jiggled = "", false, time.Time{}
 	}
 }
 
@@ -403,16 +422,20 @@ func (s *Screen) settle(now time.Time) time.Duration {
 	}
 	calm := now.Sub(s.calmAt)
 	switch {
+	case s.ignored:
+		return -1
 	case !s.jiggled.IsZero():
 		if left := repaintWait - now.Sub(s.jiggled); left > 0 {
 			return left
 		}
-		s.unsure = "" // it has had the time to repaint
+		if s.ignored = s.broken || s.drawn == s.asked; !s.ignored {
+			s.unsure = "" // it has had the time to repaint
+		}
 		return -1
 	case calm < calmAfter:
 		return calmAfter - calm
 	case s.cfg.Jiggle != nil && s.cfg.Jiggle():
-		s.jiggled = now
+		s.jiggled, s.asked = now, s.drawn
 		return repaintWait
 	}
 	return -1

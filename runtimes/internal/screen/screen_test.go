@@ -21,6 +21,7 @@ type bench struct {
 	clock   *clock
 	answers []string
 	jiggles int
+	deaf    bool // the program does not repaint when its size changes
 }
 
 func newBench(t testing.TB, rows, cols int, change ...func(*Config)) *bench {
@@ -29,7 +30,12 @@ func newBench(t testing.TB, rows, cols int, change ...func(*Config)) *bench {
 	cfg := Config{
 		Rows: rows, Cols: cols, Now: b.clock.now, CPU: func() time.Duration { return 0 },
 		Answer: func(at uint64, p []byte) { b.answers = append(b.answers, fmt.Sprintf("%d:%s", at, p)) },
-		Jiggle: func() bool { b.jiggles++; return true },
+		Jiggle: func() bool {
+			if b.jiggles++; !b.deaf {
+				b.Feed(b.lex.pos, []byte("\x1b[m"))
+			}
+			return true
+		},
 	}
 	for _, f := range change {
 		f(&cfg)
