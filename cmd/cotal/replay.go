@@ -38,7 +38,8 @@ func paintScreen(s *wire.TerminalSnapshot, rows uint16) []byte {
 		out = cleared(rows)
 	}
 	var f terminal.QueryFilter
-	return f.Filter(out, s.Data)
+	var clip clipboardFilter
+	return clip.Filter(out, f.Filter(nil, s.Data))
 }
 
 // cleared makes a screen empty, with the cursor in its corner, as a new seat's is. What it showed goes up
@@ -71,7 +72,15 @@ func (a *attachment) output(ctx context.Context, l *link, seq uint64, p []byte) 
 
 // gather collects replayed output, without what a real terminal would answer.
 func (a *attachment) gather(l *link, p []byte) {
-	a.unread = l.filter.Filter(a.unread, l.skip(p))
+	a.unread = a.unclipped(a.unread, l.filter.Filter(nil, l.skip(p)))
+}
+
+// unclipped appends output, without what acts on the clipboard.
+func (a *attachment) unclipped(dst, p []byte) []byte {
+	if a.opt.Clipboard {
+		return append(dst, p...)
+	}
+	return a.clip.Filter(dst, p)
 }
 
 // show writes live output, which begins at offset seq, without the questions before l.own.
@@ -85,7 +94,7 @@ func (a *attachment) show(l *link, seq uint64, p []byte) error {
 	// A sequence that began there is still the filter's.
 	for len(p) > 0 && (foreign > 0 || !l.filter.Ground()) {
 		n := max(foreign, 1)
-		if _, err := a.con.Write(l.filter.Filter(nil, p[:n])); err != nil {
+		if _, err := a.con.Write(a.unclipped(nil, l.filter.Filter(nil, p[:n]))); err != nil {
 			return err
 		}
 		p, foreign = p[n:], 0
