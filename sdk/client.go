@@ -36,13 +36,14 @@ func NewClient(conn grpc.ClientConnInterface) *Client {
 	}
 }
 
-// Describe asks the plugin what it is.
+// Describe asks the plugin what it is. Errors: ErrInvalid when it wants more minted than can be (MintCounts).
 func (c *Client) Describe(ctx context.Context) (Info, error) {
 	p, err := unary(ctx, "Describe", defaultDeadline, &pb.DescribeRequest{}, c.base.Describe)
 	if err != nil {
 		return Info{}, err
 	}
-	return infoFromPB(p), nil
+	info := infoFromPB(p)
+	return info, info.Connector.Mints.Check()
 }
 
 // Configure hands the plugin its configuration. Errors: ErrInvalid, naming the key.
@@ -232,7 +233,11 @@ func (c *runtimeClient) Spawn(ctx context.Context, req SpawnRequest) (Handle, er
 	if err != nil {
 		return Handle{}, err
 	}
-	return handleFromPB(resp.GetHandle()), nil
+	h := handleFromPB(resp.GetHandle())
+	if why := handleProblem(h); why != "" {
+		return Handle{}, &Error{Code: ErrTooLarge, Outcome: OutcomeExecuted, Detail: "Spawn: " + why}
+	}
+	return h, nil
 }
 
 func (c *runtimeClient) Adopt(ctx context.Context, req AdoptRequest) (SeatStatus, error) {
@@ -243,7 +248,7 @@ func (c *runtimeClient) Adopt(ctx context.Context, req AdoptRequest) (SeatStatus
 	if err != nil {
 		return SeatStatus{}, err
 	}
-	return statusFromPB(resp.GetStatus()), nil
+	return statusFromPB(req.SeatID, resp.GetStatus()), nil
 }
 
 func (c *runtimeClient) Attach(ctx context.Context, req AttachRequest) (AttachTarget, error) {
@@ -318,7 +323,7 @@ func (c *runtimeClient) Watch(ctx context.Context, req WatchRequest, emit func(S
 		if err != nil {
 			return fromStatus(ctx, "Watch", err)
 		}
-		if err := emit(statusFromPB(m.GetStatus())); err != nil {
+		if err := emit(statusFromPB(req.SeatID, m.GetStatus())); err != nil {
 			return fmt.Errorf("handle seat status: %w", err)
 		}
 	}
@@ -337,6 +342,7 @@ func (c *runtimeClient) List(ctx context.Context, req ListRequest) ([]SeatListin
 		return nil, fromStatus(ctx, "List", err)
 	}
 	var out []SeatListing
+	size := 0
 	for {
 		m, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -345,6 +351,13 @@ func (c *runtimeClient) List(ctx context.Context, req ListRequest) ([]SeatListin
 		if err != nil {
 			// Part of a list is no list: a host would take what is missing for gone.
 			return nil, fromStatus(ctx, "List", err)
+		}
+		size += proto.Size(m)
+		if n := len(out) + len(m.GetSeats()); n > MaxListed || size > MaxListedBytes {
+			return nil, &Error{
+				Code: ErrTooLarge, Outcome: OutcomeExecuted,
+				Detail: fmt.Sprintf("List: more than %d seats in %d bytes; the limits are %d and %d", n, size, MaxListed, MaxListedBytes),
+			}
 		}
 		for _, s := range m.GetSeats() {
 			out = append(out, listingFromPB(s))

@@ -273,12 +273,13 @@ func statusToPB(s SeatStatus) *pb.SeatStatus {
 	}
 }
 
-func statusFromPB(p *pb.SeatStatus) SeatStatus {
+// statusFromPB reads an answer on the seat asked. One that contradicts itself is unknown, with the reason.
+func statusFromPB(asked string, p *pb.SeatStatus) SeatStatus {
 	s := SeatStatus{
-		SeatID: p.GetSeatId(), State: SeatUnknown, Handle: handleFromPB(p.GetHandle()), Owner: ownerFromPB(p.GetOwner()),
+		SeatID: p.GetSeatId(), State: SeatUnknown, Handle: handleFromPB(p.GetHandle()), Owner: ownerFromPB(p.GetOwner()).bounded(),
 		Identity: identityFromPB(p.GetIdentity()), Agent: identityFromPB(p.GetAgent()),
 		First: p.GetFirst(), Next: p.GetNext(), Rows: u16(p.GetRows()), Cols: u16(p.GetCols()),
-		Attached: int(p.GetAttached()), Exit: exitFromPB(p.GetExit()), Reason: p.GetReason(), Modes: p.GetModes(),
+		Attached: int(p.GetAttached()), Exit: exitFromPB(p.GetExit()), Reason: cut(p.GetReason(), maxSentence), Modes: p.GetModes(),
 	}
 	known := false
 	for state, v := range seatStates {
@@ -289,7 +290,7 @@ func statusFromPB(p *pb.SeatStatus) SeatStatus {
 	if !known && s.Reason == "" {
 		s.Reason = fmt.Sprintf("the runtime answered a state this host does not know (%d)", p.GetState())
 	}
-	return s
+	return s.checked(asked)
 }
 
 func exitToPB(e *Exit) *pb.Exit {
@@ -319,7 +320,7 @@ func exitFromPB(p *pb.Exit) *Exit {
 		code := int(p.GetCode())
 		e.Code = &code
 	}
-	return e
+	return e.bounded()
 }
 
 func killedToPB(list []Killed) (out []*pb.Killed) {
@@ -349,12 +350,23 @@ func reportToPB(r ReapReport) *pb.ReapReport {
 	}
 }
 
-// reportFromPB refuses a report without an outcome: a report without error is proof of an end, and
-// an empty one proves nothing.
+// reportFromPB refuses a report without an outcome, or with an impossible one: a report without error is
+// proof of an end, and an empty one proves nothing.
 func reportFromPB(p *pb.ReapReport) (ReapReport, error) {
 	r := ReapReport{
 		Exit: exitFromPB(p.GetExit()), Killed: killedFromPB(p.GetKilled()),
-		Removed: p.GetRemoved(), Evidence: p.GetEvidence(),
+		Removed: cutList(p.GetRemoved()), Evidence: cutList(p.GetEvidence()),
+	}
+	why := (&Exit{Reaped: r.Killed}).contradiction()
+	if why == "" && r.Exit != nil {
+		why = r.Exit.contradiction()
+	}
+	if why != "" {
+		return ReapReport{}, &Error{Code: ErrUnproven, Outcome: OutcomeUnknown, Detail: "the plugin's reap report cannot be: " + why}
+	}
+	var dropped int
+	if r.Killed, dropped = cutKilled(r.Killed); dropped > 0 {
+		r.Evidence = append(r.Evidence, fmt.Sprintf("%d more processes were ended that are not listed", dropped))
 	}
 	for outcome, v := range reapOutcomes {
 		if v == p.GetOutcome() {
@@ -391,8 +403,8 @@ func listingToPB(l SeatListing) *pb.SeatListing {
 
 func listingFromPB(p *pb.SeatListing) SeatListing {
 	return SeatListing{
-		SeatID: p.GetSeatId(), Owner: ownerFromPB(p.GetOwner()), Ours: p.GetOurs(), Nonce: p.GetNonce(),
-		Fence: p.GetFence(), Form: rawFromPB(p.GetFormJson()), Created: timeFromPB(p.GetCreated()), Problem: p.GetProblem(),
+		SeatID: p.GetSeatId(), Owner: ownerFromPB(p.GetOwner()).bounded(), Ours: p.GetOurs(), Nonce: p.GetNonce(),
+		Fence: p.GetFence(), Form: rawFromPB(p.GetFormJson()), Created: timeFromPB(p.GetCreated()), Problem: cut(p.GetProblem(), maxSentence),
 	}
 }
 

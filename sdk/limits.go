@@ -18,6 +18,21 @@ const (
 // MaxHandleState bounds Handle.State, which the host keeps in its journal.
 const MaxHandleState = 16 << 10
 
+// What a connector can have minted for one launch (MintCounts). The host makes it before anything else of the
+// launch exists.
+const (
+	MaxMintPorts      = 64
+	MaxMintSecrets    = 64
+	MaxMintSessionIDs = 64
+)
+
+// List is streamed, too; these bound it on the host's side, and a longer one is ErrTooLarge. A machine has
+// some thousands of seats at most, and one seat's listing a launch form of some KiB.
+const (
+	MaxListed      = 20_000
+	MaxListedBytes = 64 << 20
+)
+
 const (
 	// listBatchBytes is how much goes into one message of a stream. Seats and models are small: what one
 	// more brings stays far below MaxMessageBytes.
