@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/plugins/catalog"
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/plugins/supervise"
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -45,11 +46,11 @@ func (h *Host) ReloadPlugins(ctx context.Context) (wire.PluginReloadReply, error
 	}
 	reply := wire.PluginReloadReply{Path: m.Path, Plugins: []wire.PluginChange{}}
 	for _, c := range changes {
-		if c.Change != "unchanged" {
-			h.log.Info("plugin "+string(c.Change), "plugin", c.Name, "kind", string(c.Kind), "version", c.Version, "pid", c.PID)
+		if c.Change != catalog.Unchanged || c.Note != "" {
+			h.log.Info("plugin "+string(c.Change), "plugin", c.Name, "kind", string(c.Kind), "version", c.Version, "pid", c.PID, "note", c.Note)
 		}
 		reply.Plugins = append(reply.Plugins, wire.PluginChange{
-			Name: c.Name, Kind: string(c.Kind), Change: string(c.Change), OldVersion: c.OldVersion, Version: c.Version, PID: c.PID,
+			Name: c.Name, Kind: string(c.Kind), Change: string(c.Change), OldVersion: c.OldVersion, Version: c.Version, PID: c.PID, Note: c.Note,
 		})
 	}
 	return reply, nil

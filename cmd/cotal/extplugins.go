@@ -116,8 +116,9 @@ func extReloadCmd(a *app) *cobra.Command {
 		Short: "Read the plugin manifest again and apply what changed",
 		Long: `Read plugins.toml again, as the host does when it starts, and apply what changed: new plugins are started,
 changed ones replaced without a gap, removed ones ended. The whole file is checked first; with any error in it, or
-when a replacement does not start, everything goes on as it was, and exit code 1 names the file and the field. A
-plugin that seats need is not removed.`,
+when a replacement does not start, everything goes on as it was, and exit code 1 names the file and the field. The
+file of every plugin must have the digest of the manifest, also of one that did not change. One that is down is
+started again. A plugin that seats need is not removed.`,
 		Example: "  make build && cotal ext reload\n  cotal ext reload --json | jq -r '.plugins[] | select(.change != \"unchanged\") | .name'",
 		Args:    cli.NoArgs,
 	}
@@ -141,7 +142,9 @@ func printReload(w io.Writer, r wire.PluginReloadReply) error {
 		if p.Change == wire.PluginUnchanged && p.Note == "" {
 			continue
 		}
-		changed++
+		if p.Change != wire.PluginUnchanged {
+			changed++
+		}
 		line := fmt.Sprintf("%-9s %s %s", p.Change, p.Kind, p.Name)
 		switch {
 		case p.OldVersion != "" && p.Version != "" && p.OldVersion != p.Version:

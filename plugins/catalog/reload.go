@@ -33,6 +33,7 @@ type Reloaded struct {
 	OldVersion string // of the manifest before; empty when it was added
 	Version    string // of the manifest now; empty when it was removed
 	PID        int    // 0 unless ready
+	Note       string // what became of one that was unchanged and not ready
 }
 
 // Users names what needs a plugin, such as the seats that run in a runtime. A plugin that something needs is
@@ -122,9 +123,10 @@ func diff(old, new map[key]manifest.Entry) []step {
 	return steps
 }
 
-// Reload applies a manifest, whole or not at all: what is removed must be needed by nobody, and every
-// process that is new or changed is verified, started and ready before the first one takes over. Changed
-// plugins are replaced without a gap. Errors, after which everything is as it was: ErrUnavailable and
+// Reload applies a manifest, whole or not at all: what is removed must be needed by nobody, the file of every
+// entry must be the one the manifest names, also of one that did not change, and every process that is new or
+// changed is verified, started and ready before the first one takes over. Changed plugins are replaced without a
+// gap. One that is unchanged and down is started again; whether it comes up decides nothing. Errors, after which everything is as it was: ErrUnavailable and
 // *supervise.StartError naming the plugins that do not start, ErrInvalid naming who needs what was removed.
 func (c *Catalog) Reload(ctx context.Context, m *manifest.Manifest, users Users) ([]Reloaded, error) {
 	ctx, cancel := c.bounded(ctx)
@@ -174,11 +176,15 @@ func refuseRemovals(steps []step, users Users) error {
 type candidate struct {
 	prepared *supervise.Prepared
 	added    *supervise.Supervisor
+	note     string // see Reloaded
 }
 
 // err says why it is no candidate any more.
 func (c candidate) err() error {
-	if c.prepared != nil {
+	switch {
+	case c.added == nil && (c.prepared == nil || c.note != ""): // it stays as it is
+		return nil
+	case c.prepared != nil:
 		return c.prepared.Err()
 	}
 	if st := c.added.Status(); st.State != supervise.StateReady || st.PID == 0 {
@@ -193,7 +199,7 @@ func (c *Catalog) prepare(ctx context.Context, steps []step, running map[key]*su
 	var mu sync.Mutex
 	ready, errs := map[key]candidate{}, map[key]error{}
 	for _, st := range steps {
-		if st.change != Added && st.change != Changed {
+		if st.change == Removed {
 			continue
 		}
 		wg.Add(1)
@@ -201,15 +207,18 @@ func (c *Catalog) prepare(ctx context.Context, steps []step, running map[key]*su
 			defer wg.Done()
 			var cand candidate
 			var err error
-			if st.change == Added {
+			switch st.change {
+			case Added:
 				cand.added = c.supervisor(st.new)
 				cand.added.Start()
 				wait, cancel := context.WithTimeout(ctx, supervise.StartTimeout)
 				_, err = cand.added.Ready(wait)
 				cancel()
-			} else {
+			case Changed:
 				running[st.key].Start()
 				cand.prepared, err = running[st.key].Prepare(ctx, st.new)
+			case Unchanged:
+				cand, err = c.again(ctx, running[st.key], st.new)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -251,6 +260,23 @@ func (c *Catalog) prepare(ctx context.Context, steps []step, running map[key]*su
 	return nil, fmt.Errorf("nothing was changed: %w", errors.Join(all...))
 }
 
+// again looks at one that is to stay as it is: its file must be the one of the manifest, and where it is down a
+// process is started that may take over.
+func (c *Catalog) again(ctx context.Context, s *supervise.Supervisor, e manifest.Entry) (cand candidate, err error) {
+	if err := supervise.Check(ctx, e, c.cfg.BundleDir); err != nil {
+		return cand, err
+	}
+	switch st := s.Status(); st.State {
+	case supervise.StateBackoff, supervise.StateQuarantined:
+		if cand.prepared, err = s.Prepare(ctx, e); err != nil {
+			cand.note = fmt.Sprintf("still %s: %v", s.State(), err)
+		} else {
+			cand.note = "it was down, and is started again"
+		}
+	}
+	return cand, nil
+}
+
 // apply puts everything in place that is ready. It does not fail but for a stop in between.
 func (c *Catalog) apply(steps []step, running map[key]*supervise.Supervisor, ready map[key]candidate) ([]Reloaded, error) {
 	var report []Reloaded
@@ -277,6 +303,12 @@ func (c *Catalog) apply(steps []step, running map[key]*supervise.Supervisor, rea
 			delete(c.plugins, st.key)
 			c.mu.Unlock()
 		case Unchanged:
+			r.Note = ready[st.key].note
+			if p := ready[st.key].prepared; p != nil {
+				if _, err := p.Commit(); err != nil {
+					r.Note = "it was started again, and ended: " + err.Error()
+				}
+			}
 			r.PID = running[st.key].Status().PID
 		}
 		report = append(report, r)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -374,4 +375,72 @@ func TestStopDuringAReloadIsNotHeldUp(t *testing.T) {
 	if err := <-done; err == nil {
 		t.Error("the reload says that it succeeded")
 	}
+}
+
+// A reload once said "0 plugins changed" of a file that no start accepts any more, and its advice was a reload.
+func TestAReloadLooksAtTheFileOfEveryPluginAndItsAdviceWorks(t *testing.T) {
+	f := newFixture(t)
+	e := f.script("own", "exec "+fakeBinary)
+	if err := manifest.Write(e.Source, []manifest.Entry{e}); err != nil {
+		t.Fatal(err)
+	}
+	cfg := config(f.root, f.env)
+	cfg.Manifest = &manifest.Manifest{Entries: []manifest.Entry{e}}
+	c := New(cfg)
+	t.Cleanup(func() {
+		if err := c.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, _, err := c.Connector(f.ctx(), "fake"); err != nil {
+		t.Fatal(err)
+	}
+	reload := func() ([]Reloaded, error) {
+		m, err := manifest.Load(e.Source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Reload(f.ctx(), m, nil)
+	}
+	before := c.Status()[0].PID
+	newer := f.script("own", "exec "+fakeBinary+" # newer")
+	_, err := reload()
+	if err == nil || !strings.Contains(err.Error(), e.SHA256) || !strings.Contains(err.Error(), newer.SHA256) || !strings.Contains(err.Error(), "nothing was changed") {
+		t.Fatalf("the file is another, the entry and the process are the same: %v", err)
+	}
+	if strings.Contains(err.Error(), "cotal ext reload") {
+		t.Errorf("a reload advises a reload: %v", err)
+	}
+	if c.Status()[0].PID != before {
+		t.Error("the process is another")
+	}
+
+	// It dies and cannot be started any more. The first advice: the digest of the file goes into the manifest.
+	kill := func(pid int) {
+		t.Helper()
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		f.eventually("it is down", func() bool { st := c.Status()[0]; return st.PID == 0 && strings.HasSuffix(st.Fix, "cotal ext reload") })
+	}
+	kill(before)
+	if fix := c.Status()[0].Fix; !strings.Contains(fix, "put its digest into "+e.Source) {
+		t.Errorf("to do: %q", fix)
+	}
+	if err := manifest.Write(e.Source, []manifest.Entry{newer}); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := reload(); err != nil || changes(list) != "connector fake changed" || c.Status()[0].State != supervise.StateReady {
+		t.Fatalf("after the first advice: %s, %v, %+v", changes(list), err, c.Status())
+	}
+
+	// The second: the file is put back.
+	f.script("own", "exec "+fakeBinary)
+	kill(c.Status()[0].PID)
+	f.script("own", "exec "+fakeBinary+" # newer")
+	list, err := reload()
+	if err != nil || changes(list) != "connector fake unchanged" {
+		t.Fatalf("after the second advice: %s, %v, %+v", changes(list), err, c.Status())
+	}
+	f.eventually("it serves again", func() bool { return c.Status()[0].State == supervise.StateReady })
 }

@@ -15,13 +15,20 @@ const PluginDir = "plugins"
 // File is the binary of an entry: <directory of its manifest>/plugins/<command> when that exists, else
 // <bundleDir>/<command>. Whichever it is, only a file with the entry's digest is ever executed.
 func (e Entry) File(bundleDir string) string {
-	if e.Source != "" {
-		own := filepath.Join(filepath.Dir(e.Source), PluginDir, e.Command)
+	if own := e.OwnFile(); own != "" {
 		if _, err := os.Stat(own); err == nil {
 			return own
 		}
 	}
 	return filepath.Join(bundleDir, e.Command)
+}
+
+// OwnFile is where File looks first; empty for an entry that was not loaded.
+func (e Entry) OwnFile() string {
+	if e.Source == "" {
+		return ""
+	}
+	return filepath.Join(filepath.Dir(e.Source), PluginDir, e.Command)
 }
 
 // Places are the manifests that are laid over each other, the strongest first: the workspace's

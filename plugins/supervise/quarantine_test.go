@@ -92,7 +92,7 @@ func TestAFailedTryLeadsBackIntoQuarantine(t *testing.T) {
 	}
 	s := f.start(f.entry())
 	eventually(t, 20*time.Second, "it is quarantined", func() bool { return s.State() == StateQuarantined })
-	tries := s.Status().Restarts
+	tries := starts(s)
 
 	age(s)
 	_, err := s.Ready(f.ctx())
@@ -103,7 +103,7 @@ func TestAFailedTryLeadsBackIntoQuarantine(t *testing.T) {
 	}
 	_, err = s.Ready(f.ctx())
 	refusedInQuarantine(t, s, err)
-	if n := s.Status().Restarts; n != tries+1 {
+	if n := starts(s); n != tries+1 {
 		t.Errorf("%d tries for two that need it within a moment, want 1", n-tries)
 	}
 
@@ -111,12 +111,12 @@ func TestAFailedTryLeadsBackIntoQuarantine(t *testing.T) {
 	age(s)
 	short, cancel := context.WithTimeout(f.ctx(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := s.Later(short, 0); !errors.Is(err, context.DeadlineExceeded) || s.Status().Restarts != tries+1 {
-		t.Errorf("a watch: %v, %d tries", err, s.Status().Restarts-tries)
+	if _, err := s.Later(short, 0); !errors.Is(err, context.DeadlineExceeded) || starts(s) != tries+1 {
+		t.Errorf("a watch: %v, %d tries", err, starts(s)-tries)
 	}
 	// Neither does one that no longer waits for the answer.
-	if _, err := s.Ready(short); err == nil || s.Status().Restarts != tries+1 {
-		t.Errorf("a caller that has gone: %v, %d tries", err, s.Status().Restarts-tries)
+	if _, err := s.Ready(short); err == nil || starts(s) != tries+1 {
+		t.Errorf("a caller that has gone: %v, %d tries", err, starts(s)-tries)
 	}
 
 	later := make(chan *Live, 1)
@@ -149,12 +149,12 @@ func TestAMomentWithoutTheBinaryIsNoQuarantine(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Two failed starts within a moment; the third comes a second later at the earliest.
-	eventually(t, 5*time.Second, "two starts have failed", func() bool { return s.Status().Restarts == 2 && s.State() == StateBackoff })
+	eventually(t, 5*time.Second, "two starts have failed", func() bool { return starts(s) == 3 && s.State() == StateBackoff })
 	second := time.Now()
 	if d := second.Sub(begin); d > failedStartMin {
 		t.Logf("slow machine: the first retry came after %s", d)
 	}
-	eventually(t, 5*time.Second, "the third start has failed", func() bool { return s.Status().Restarts == 3 && s.State() == StateBackoff })
+	eventually(t, 5*time.Second, "the third start has failed", func() bool { return starts(s) == 4 && s.State() == StateBackoff })
 	if d := time.Since(second); d < failedStartMin-50*time.Millisecond {
 		t.Errorf("the third start came after %s", d)
 	}
@@ -164,4 +164,11 @@ func TestAMomentWithoutTheBinaryIsNoQuarantine(t *testing.T) {
 	if _, err := s.After(f.ctx(), live.Attempt); err != nil {
 		t.Errorf("the binary is back: %v", err)
 	}
+}
+
+// starts is how often a process was started, or tried to be.
+func starts(s *Supervisor) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.attempt
 }

@@ -41,6 +41,14 @@ type StartError struct {
 
 // Error gives everything on one line.
 func (e *StartError) Error() string {
+	if e.Fix != "" {
+		return e.what() + ": " + e.Fix
+	}
+	return e.what()
+}
+
+// what is Error without what to do.
+func (e *StartError) what() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "start plugin %s (%s): %s", e.Plugin, e.Path, e.Detail)
 	if e.Status != "" {
@@ -48,9 +56,6 @@ func (e *StartError) Error() string {
 	}
 	if e.Stderr != "" {
 		fmt.Fprintf(&b, "; its last output: %s", strings.ReplaceAll(e.Stderr, "\n", " | "))
-	}
-	if e.Fix != "" {
-		fmt.Fprintf(&b, ": %s", e.Fix)
 	}
 	return b.String()
 }

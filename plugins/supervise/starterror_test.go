@@ -168,14 +168,85 @@ func TestFieldA14_VersionSkewNamesTheOldSide(t *testing.T) {
 	}
 }
 
-func TestABundleRebuiltUnderARunningHostSaysToReload(t *testing.T) {
+// What is to be done about another digest depends on which of the two files is old: a reload helps only where
+// the manifest names the file by now. It was advised always, and did nothing.
+func TestTheAdviceForAnotherDigestIsWhatHelps(t *testing.T) {
 	f := newFixture(t)
 	e := f.file("rebuilt", "#!/bin/sh\nexit 0\n", 0o755)
 	e.Source = filepath.Join(f.bundle, "plugins.toml")
-	f.file("rebuilt", "#!/bin/sh\nexit 1\n", 0o755) // the host goes by the digest it read before
+	if err := manifest.Write(e.Source, []manifest.Entry{e}); err != nil {
+		t.Fatal(err)
+	}
+	newer := f.file("rebuilt", "#!/bin/sh\nexit 1\n", 0o755) // the host goes by the digest it read before
 	se := f.startError(e)
-	if se.Reason != ReasonDigest || !strings.HasPrefix(se.Fix, "if the bundle was rebuilt or upgraded, let the host read its manifest again: cotal ext reload; ") || !strings.Contains(se.Fix, e.Source) {
+	if se.Reason != ReasonDigest || !strings.HasPrefix(se.Fix, "if you trust this file, put its digest into "+e.Source) || !strings.Contains(se.Detail, e.SHA256) || !strings.Contains(se.Detail, newer.SHA256) {
+		t.Errorf("of a file that nobody names: %v", se)
+	}
+	if err := manifest.Write(e.Source, []manifest.Entry{newer}); err != nil {
+		t.Fatal(err)
+	}
+	se = f.startError(e)
+	if want := e.Source + " names this file by now, have the host read it again: cotal ext reload"; se.Fix != want || fix("fake", StateQuarantined, se) != want {
+		t.Errorf("of a file that the manifest names by now: %q, then %q", se.Fix, fix("fake", StateQuarantined, se))
+	}
+}
+
+func TestAMissingBinaryNamesBothPlacesItIsLookedForIn(t *testing.T) {
+	f := newFixture(t)
+	e := f.entry()
+	e.Command, e.Source = "missing", filepath.Join(f.dir, "plugins.toml")
+	se := f.startError(e)
+	if se.Reason != ReasonNotFound || !strings.Contains(se.Error(), filepath.Join(f.bundle, "missing")) || !strings.Contains(se.Error(), filepath.Join(f.dir, "plugins", "missing")) {
 		t.Errorf("got %v", se)
+	}
+}
+
+func TestAPluginThatNeverServedWasNeverRestartedAndItsReasonIsSaidOnce(t *testing.T) {
+	f := newFixture(t)
+	path := filepath.Join(f.bundle, "fakeplugin")
+	if err := os.Rename(path, path+".away"); err != nil {
+		t.Fatal(err)
+	}
+	s := f.start(f.entry())
+	eventually(t, 5*time.Second, "three starts have failed", func() bool { return starts(s) >= 3 && s.State() == StateBackoff })
+	st := s.Status()
+	if st.Restarts != 0 {
+		t.Errorf("%d restarts of what never served", st.Restarts)
+	}
+	if st.Fix != "put it in place, or correct command in the manifest; then: cotal ext reload" || strings.Contains(st.Reason, "put it in place") || !strings.Contains(st.Reason, "there is no such file") {
+		t.Errorf("reason %q, to do %q", st.Reason, st.Fix)
+	}
+	if err := os.Rename(path+".away", path); err != nil {
+		t.Fatal(err)
+	}
+	live, err := s.Later(f.ctx(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := s.Status().Restarts; n != 0 {
+		t.Errorf("%d restarts after the first process that serves", n)
+	}
+	if err := syscall.Kill(live.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Later(f.ctx(), live.Attempt); err != nil || s.Status().Restarts != 1 {
+		t.Errorf("%v, %d restarts after the second one", err, s.Status().Restarts)
+	}
+}
+
+// A reload that was refused once left "crash log" below a plugin that was well.
+func TestARefusedReplacementOfAHealthyPluginIsNoCrash(t *testing.T) {
+	f := newFixture(t)
+	s := f.start(f.entry())
+	live := f.ready(s)
+	wrong := f.entry()
+	wrong.Version = "9.9.9"
+	var se *StartError
+	if _, err := s.Replace(f.ctx(), wrong); !errors.As(err, &se) || se.Reason != ReasonIdentity {
+		t.Fatalf("got %v", err)
+	}
+	if st := s.Status(); st.Crash != "" || st.Reason != "" || st.PID != live.PID {
+		t.Errorf("status %+v", st)
 	}
 }
 

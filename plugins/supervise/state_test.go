@@ -200,7 +200,7 @@ func TestFixSaysWhatAPersonCanDo(t *testing.T) {
 		err   error
 		want  string
 	}{
-		{"a failed start with a fix of its own", StateQuarantined, fmt.Errorf("wrapped: %w", start), "chmod +x it"},
+		{"a failed start with a fix of its own", StateQuarantined, fmt.Errorf("wrapped: %w", start), "chmod +x it; then: cotal ext reload"},
 		{"a quarantine", StateQuarantined, errors.New("died"), "read its crash report, repair the cause, then: cotal ext restart x"},
 		{"a backoff", StateBackoff, errors.New("died"), "nothing: it is started again by itself"},
 		{"one that is being started", StateStarting, errors.New("died"), ""},

@@ -50,27 +50,27 @@ type Supervisor struct {
 
 	reportMu sync.Mutex // one crash report is written at a time; before mu
 
-	mu       sync.Mutex // held for field access only, never over I/O
-	started  bool
-	stopCtx  context.Context // of the first Stop
-	entry    manifest.Entry  // cfg.Entry, or what replaced it
-	m        machine
-	crash    string // path of the report on the latest death
-	live     *Live
-	info     sdk.Info      // of the latest process that was ready
-	attempt  int           // number of the latest start, grows
-	failed   int           // number of the latest start that failed
-	restarts int           // starts after the first
-	lastErr  error         // why it is not ready
-	stuck    []*process    // killed, and did not end
-	changed  chan struct{} // closed and replaced when any of the above changes
+	mu      sync.Mutex // held for field access only, never over I/O
+	started bool
+	stopCtx context.Context // of the first Stop
+	entry   manifest.Entry  // cfg.Entry, or what replaced it
+	m       machine
+	crash   string // path of the report on the latest death
+	live    *Live
+	info    sdk.Info      // of the latest process that was ready
+	attempt int           // number of the latest start, grows
+	failed  int           // number of the latest start that failed
+	served  int           // how many processes were ready
+	lastErr error         // why it is not ready
+	stuck   []*process    // killed, and did not end
+	changed chan struct{} // closed and replaced when any of the above changes
 }
 
 // Status is a snapshot for people.
 type Status struct {
 	State    State
-	PID      int // 0 unless ready
-	Restarts int
+	PID      int    // 0 unless ready
+	Restarts int    // how often a process was ready after the first one
 	Reason   string // why it is not ready
 	Fix      string // what a person can do about it; empty when it is ready
 	Crash    string // path of the report on the latest death of this host's time; empty: none
@@ -174,12 +174,16 @@ func (s *Supervisor) State() State { return s.Status().State }
 func (s *Supervisor) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := Status{State: s.m.state, Restarts: s.restarts, Crash: s.crash}
+	st := Status{State: s.m.state, Restarts: max(0, s.served-1), Crash: s.crash}
 	if s.live != nil {
 		st.PID = s.live.PID
 	}
 	if s.lastErr != nil {
 		st.Reason = s.lastErr.Error()
+		var se *StartError
+		if errors.As(s.lastErr, &se) {
+			st.Reason = se.what() // what to do stands in Fix
+		}
 		st.Fix = fix(s.cfg.Entry.Name, s.m.state, s.lastErr)
 	}
 	if next := nextTry(s.m, time.Now()); next != "" {
@@ -188,12 +192,17 @@ func (s *Supervisor) Status() Status {
 	return st
 }
 
+// reloadCommand reads the manifest again and starts what is not ready.
+const reloadCommand = "cotal ext reload"
+
 // fix says what a person can do about a plugin that is not ready.
 func fix(name string, state State, err error) string {
 	var se *StartError
 	switch {
-	case errors.As(err, &se) && se.Fix != "":
+	case errors.As(err, &se) && strings.HasSuffix(se.Fix, reloadCommand):
 		return se.Fix
+	case errors.As(err, &se) && se.Fix != "":
+		return se.Fix + "; then: " + reloadCommand
 	case state == StateQuarantined:
 		return "read its crash report, repair the cause, then: cotal ext restart " + name
 	case state == StateBackoff:
@@ -372,15 +381,12 @@ func (s *Supervisor) run() {
 		s.log.Info("removed socket directories of hosts that are gone", "count", len(removed))
 	}
 	var next *Prepared // took over from the last one
-	for first := true; ; first = false {
+	for {
 		attempt := 0
 		if next == nil {
 			s.update(func() {
 				s.attempt++
 				attempt = s.attempt
-				if !first {
-					s.restarts++
-				}
 			})
 		}
 		var cause error
@@ -462,6 +468,7 @@ func (s *Supervisor) runOnce(attempt int, prepared *Prepared) (next *Prepared, c
 		s.update(func() {
 			s.m, _ = s.m.on(evReady, time.Now())
 			s.live, s.info, s.lastErr = live, in.info, nil
+			s.served++
 		})
 		log.Info("plugin is ready", "pid", live.PID, "version", in.info.Version, "dur", time.Since(begin).Round(time.Millisecond).String())
 	}

@@ -122,12 +122,17 @@ func (s *Supervisor) Prepare(ctx context.Context, entry manifest.Entry) (*Prepar
 	log := s.log.With("attempt", attempt)
 	in, err := launch(ctx, &cfg, log)
 	if err != nil {
-		s.reportStart(attempt, err)
-		s.update(func() {
-			if s.live == nil {
-				s.lastErr = err
-			}
-		})
+		s.mu.Lock()
+		healthy := s.live != nil
+		s.mu.Unlock()
+		if !healthy { // else nothing of the plugin has crashed: the refusal says everything
+			s.reportStart(attempt, err)
+			s.update(func() {
+				if s.live == nil {
+					s.lastErr = err
+				}
+			})
+		}
 		log.Error("a new process of the plugin does not start", "err", err)
 		s.behind.Done()
 		return nil, err
@@ -201,7 +206,7 @@ func (s *Supervisor) takeOver(p *Prepared) {
 		s.m, _ = s.m.on(evRestart, time.Now())
 		s.m, _ = s.m.on(evReady, time.Now())
 		s.entry, s.live, s.info, s.lastErr = p.entry, p.live, p.in.info, nil
-		s.restarts++
+		s.served++
 	})
 	if old != nil {
 		p.old = old.PID
