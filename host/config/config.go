@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/BurntSushi/toml"
+	"github.com/cotal-ai/cotal-host/plugins/manifest"
 )
 
 // DefaultMaxSeats bounds how many seats one host runs when nothing is configured: each is a whole
@@ -71,6 +72,9 @@ func Load(root string) (Config, error) {
 
 // Parse reads the text of a config.toml.
 func Parse(path string, raw []byte) (Config, error) {
+	if err := manifest.CheckShape(raw); err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
 	var in file
 	md, err := toml.Decode(string(raw), &in)
 	if err != nil {

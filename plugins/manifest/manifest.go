@@ -25,7 +25,7 @@ const Schema = 1
 const FileName = "plugins.toml"
 
 // maxFileBytes bounds what is read: a manifest has a few hundred bytes an entry.
-const maxFileBytes = 1 << 20
+const maxFileBytes = 256 << 10
 
 // Entry is one [[plugin]] table. Name and Kind together are unique in a file.
 type Entry struct {
@@ -99,6 +99,9 @@ func Load(path string) (*Manifest, error) {
 
 // Parse checks the text of a manifest; Load adds the file's name to its errors.
 func Parse(text []byte) ([]Entry, error) {
+	if err := CheckShape(text); err != nil {
+		return nil, err
+	}
 	// Decoded by hand from plain values: the library matches keys whatever their case, and gives
 	// no position for a value of the wrong type.
 	var raw map[string]any
