@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -27,6 +28,9 @@ type cleaner struct {
 
 	top, bottom int // scroll region in force, from 1; 0 for none
 
+	over bool   // the pen draws a line above, see overMark
+	link string // the link in force: parameters; address
+
 	// What happened since the last reset, to judge whether the screen is known again.
 	lines, cells int
 	cleared      bool
@@ -38,6 +42,7 @@ func (c *cleaner) reset() {
 	c.state, c.held, c.inText = inText, c.held[:0], false
 	c.lines, c.cells, c.cleared, c.entered, c.ran = 0, 0, false, false, false
 	c.top, c.bottom = 0, 0
+	c.over, c.link = false, ";"
 }
 
 // under is how many bytes ago the sequence or character under way began; 0 if there is none.
@@ -249,7 +254,11 @@ func (c *cleaner) byte(b byte) {
 		c.state = inEscInter
 	case c.state == inEscInter:
 		inter := c.held[1]
+		whole := len(c.held) == 3
 		c.end()
+		if inter == '#' && b == '8' && whole {
+			c.align()
+		}
 		if inter >= '(' && inter <= '+' {
 			if b != '0' && b != 'A' {
 				b = 'B'
@@ -272,6 +281,7 @@ func (c *cleaner) byte(b byte) {
 		switch b {
 		case 'c':
 			c.insert, c.cleared, c.top, c.bottom = false, true, 0, 0
+			c.over, c.link = false, ";"
 			c.put("\x1b[?1049l\x1b]110\x07\x1b]111\x07\x1b]112\x07\x1b]8;;\x07\x1bc")
 		case 'E':
 			c.lines++
@@ -282,6 +292,9 @@ func (c *cleaner) byte(b byte) {
 		case '7', '8', 'H', 'M', 'n', 'o', '|', '}', '~':
 			c.put("\x1b" + string(b))
 			c.flush() // see Write
+			if b == '8' {
+				c.look()
+			}
 		}
 	}
 }
@@ -314,9 +327,12 @@ func (c *cleaner) osc(p string) {
 	}
 	switch num {
 	case "8":
-		if !plain(rest) {
-			return
+		if plain(rest) && strings.Count(rest, ";") == 1 {
+			c.cost += heldMax
+			c.link = rest
+			c.putLink()
 		}
+		return
 	case "10", "11", "12", "110", "111", "112":
 		if rest == "?" || !plain(rest) {
 			return
@@ -352,6 +368,7 @@ func (c *cleaner) csi(q *csiSeq) {
 	case q.prefix == 0 && q.inter == '!' && q.final == 'p':
 		c.insert, c.top, c.bottom = false, 0, 0
 		c.put("\x1b7\x1b[r\x1b8\x1b[?6l\x1b[?7h\x1b[?25h\x1b[m\x1b(B\x1b)B\x0f")
+		c.setOver(false)
 		return
 	case q.prefix != 0 || q.inter != 0:
 		return
@@ -400,7 +417,8 @@ func (c *cleaner) csi(q *csiSeq) {
 		}
 		return
 	case 'm':
-		most = 255
+		c.style(q)
+		return
 	case 's':
 		if q.n == 0 {
 			c.put("\x1b7")
@@ -410,6 +428,7 @@ func (c *cleaner) csi(q *csiSeq) {
 		if q.n == 0 {
 			c.put("\x1b8")
 			c.flush()
+			c.look()
 		}
 		return
 	default:
@@ -440,6 +459,105 @@ func (c *cleaner) csi(q *csiSeq) {
 	case 'L', 'M', 'S', 'T', 'Z', 'g':
 		c.flush()
 	}
+}
+
+// align is DECALN: the screen full of E, in no colours, and no scroll region.
+func (c *cleaner) align() {
+	c.flush()
+	pen := c.em.Pen()
+	c.cleared, c.top, c.bottom = true, 0, 0
+	c.cost += 2 * c.rows * c.cols
+	c.put("\x1b[m\x1b]8;;\x07\x1b[r")
+	line := strings.Repeat("E", c.cols)
+	for row := range c.rows {
+		c.put("\x1b[" + strconv.Itoa(row+1) + ";1H" + line)
+	}
+	c.put("\x1b[H\x1b[0;" + pen.plain + "m")
+	c.putLink()
+	c.flush()
+}
+
+// style is SGR. Two underlines have a newer name, which the library knows; a line above it does not.
+func (c *cleaner) style(q *csiSeq) {
+	c.inText = false
+	out := len(c.out)
+	c.out = append(c.out, esc, '[')
+	over, empty := c.over, true
+	add := func(i int) {
+		sep := byte(';')
+		if q.sub[i] {
+			sep = ':'
+		}
+		if !empty {
+			c.out = append(c.out, sep)
+		}
+		empty = false
+		if q.params[i] >= 0 {
+			c.out = strconv.AppendInt(c.out, int64(min(q.params[i], 255)), 10)
+		}
+	}
+	if q.n == 0 {
+		over, empty = false, false
+	}
+	for i := 0; i < q.n; i++ {
+		more := 0 // parameters that belong to this one
+		for i+more+1 < q.n && q.sub[i+more+1] {
+			more++
+		}
+		n := max(q.params[i], 0)
+		if (n == 38 || n == 48 || n == 58) && more == 0 && i+1 < q.n {
+			switch q.params[i+1] {
+			case 5:
+				more = min(2, q.n-1-i)
+			case 2:
+				more = min(4, q.n-1-i)
+			}
+		}
+		switch {
+		case n == 53 || n == 55:
+			over = n == 53
+			i += more
+			continue
+		case n == 21 && more == 0:
+			if !empty {
+				c.out = append(c.out, ';')
+			}
+			c.out, empty = append(c.out, "4:2"...), false
+			continue
+		case n == 0 && more == 0:
+			over = false
+		}
+		for k := i; k <= i+more; k++ {
+			add(k)
+		}
+		i += more
+	}
+	if c.out = append(c.out, 'm'); empty {
+		c.out = c.out[:out]
+	}
+	c.setOver(over)
+}
+
+func (c *cleaner) setOver(on bool) {
+	if c.over != on {
+		c.over = on
+		c.putLink()
+	}
+}
+
+// putLink makes the link and the line above those of the pen.
+func (c *cleaner) putLink() {
+	mark := ""
+	if c.over {
+		mark = overMark
+	}
+	c.put("\x1b]8;" + mark + c.link + "\x07")
+}
+
+// look reads back from the emulator what a cursor brought along that was restored.
+func (c *cleaner) look() {
+	p := c.em.Pen()
+	c.over, c.link = p.over, p.linkParams+";"+p.url
 }
 
 // repeat draws the last character again, to the end of the line at the most.
@@ -474,10 +592,23 @@ func (c *cleaner) modes(q *csiSeq) {
 				c.cost += c.rows * c.cols
 			}
 		}
-		c.put("\x1b[?" + strconv.Itoa(n) + string(q.final))
+		switch on := q.final == 'h'; {
+		case n == 1047:
+			c.flush()
+			c.em.Switch(on)
+		case n == 1049 && on:
+			c.put("\x1b7")
+			c.flush()
+			c.em.Switch(on)
+		default:
+			c.put("\x1b[?" + strconv.Itoa(n) + string(q.final))
+		}
 		if n == 6 { // moves the cursor home, which the library forgets
 			c.put("\x1b[H")
 		}
 		c.flush()
+		if n >= 1047 {
+			c.look()
+		}
 	}
 }

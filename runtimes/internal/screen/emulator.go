@@ -35,6 +35,8 @@ type emulator interface {
 	// Margins are the first and the last row of the scroll region, from 0.
 	Margins() (top, bottom int)
 	Alternate() bool
+	// Switch shows the alternate screen, emptied, or the main one. The cursor stays where it is.
+	Switch(alternate bool)
 	// Cell is a cell of the main (0) or the alternate screen (1). Width 0 is the rest of a wide character.
 	Cell(screen, row, col int) cell
 	// Charsets are the designators of G0 to G3 ('B', '0', 'A') and which of them is in use.
@@ -47,7 +49,15 @@ type emulator interface {
 }
 
 // pen is how a character is drawn: the parameters of an SGR sequence behind a 0, and a hyperlink.
-type pen struct{ sgr, url, linkParams string }
+type pen struct {
+	sgr, url, linkParams string
+	plain                string // sgr without the line above
+	over                 bool   // a line above
+}
+
+// overMark stands before the parameters of a link where there is a line above, which the library has no place
+// for: a link is kept with every cell and with every cursor.
+const overMark = "line-above=1:"
 
 // cell is one place of the screen.
 type cell struct {
@@ -159,6 +169,20 @@ func (v *vtEmulator) screen() int {
 
 func (v *vtEmulator) Alternate() bool { return v.e.IsAltScreen() }
 
+// Switch puts the cursor back: the library homes it on the alternate screen, and has one for each.
+func (v *vtEmulator) Switch(alternate bool) {
+	if v.Alternate() == alternate {
+		return
+	}
+	cur, wraps := *v.curs[v.screen()], *v.phant
+	how := "\x1b[?1047l"
+	if alternate {
+		how = "\x1b[?1047h"
+	}
+	v.Write([]byte(how))
+	*v.curs[v.screen()], *v.phant = cur, wraps
+}
+
 func (v *vtEmulator) Cursor() (row, col int, wraps bool) {
 	p := v.e.CursorPosition()
 	return p.Y, p.X, *v.phant
@@ -240,12 +264,17 @@ func covered(v *vtEmulator, screen, row, col int) bool {
 	return left != nil && left.Width > 1
 }
 
-func penOf(c vt.Cursor) pen {
-	return pen{sgr: sgrOf(&c.Pen), url: c.Link.URL, linkParams: c.Link.Params}
-}
+func penOf(c vt.Cursor) pen { return newPen(&c.Pen, &c.Link) }
 
-func penOfCell(c *uv.Cell) pen {
-	return pen{sgr: sgrOf(&c.Style), url: c.Link.URL, linkParams: c.Link.Params}
+func penOfCell(c *uv.Cell) pen { return newPen(&c.Style, &c.Link) }
+
+func newPen(s *uv.Style, l *uv.Link) pen {
+	p := pen{sgr: sgrOf(s), url: l.URL}
+	p.plain = p.sgr
+	if p.linkParams, p.over = strings.CutPrefix(l.Params, overMark); p.over {
+		p.sgr = strings.TrimPrefix(p.sgr+";53", ";")
+	}
+	return p
 }
 
 // sgrOf is the text between CSI and m that gives a style to a pen that has none.

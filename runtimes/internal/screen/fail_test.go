@@ -13,6 +13,14 @@ var troubles = map[string]string{
 	"a scroll region that ends below the screen": "IMPORTANT\r\nsecond\x1b[1;47r\x1b[S\x1b[r\x1b[5;1Hafter",
 	"the same, scrolled down":                    "a\r\nb\x1b[2;34r\n\x1bM\x1b[3;1Hc",
 	"a scroll region of no lines":                "a\r\nb\x1b[30;20rc\x1b[40;50rd\x1b[5;5re",
+	"the alignment test":                         "\x1b[3;9r\x1b[31mabc\x1b#8x\x1b[20;1H\n\n",
+	"the old alternate screen":                   "main\x1b[?47hZ",
+	"the alternate screen without a cursor":      "main\x1b[?1047hZ",
+	"and back, with the cursor where it was":     "main\x1b[?1047h\x1b[4;4Hxy\x1b[?1047lZ",
+	"the newer alternate screen":                 "main\x1b[?1049hZ",
+	"and back from it":                           "\x1b[32mmain\x1b[?1049h\x1b[31mZ\x1b[9;9H\x1b[?1049lY",
+	"two underlines":                             "\x1b[21mdouble\x1b[24m \x1b[1;21;31mmore\x1b[4mone",
+	"a line above":                               "\x1b[53mabove\x1b[55mnot\x1b[1;53;38;5;55mboth\x1b7\x1b[m no\x1b8yes\x1b[0mno \x1b[38;5;53mno\x1b[48;2;1;53;3mno",
 	"a repeated character, to the end of a line": "\x1b[3;110Hx\x1b[500by\r\nz\x1b[3b!",
 }
 

@@ -211,6 +211,9 @@ func (l *lexer) byte(c byte) {
 		l.state = inEscInter
 	case l.state == inEscInter:
 		l.state = inText
+		if string(l.held) == "#8" {
+			l.top, l.bottom = 0, 0
+		}
 	case c == '[':
 		l.state = inCSI
 	case c == ']' || c == 'P' || c == '_' || c == '^' || c == 'X':

@@ -171,12 +171,17 @@ func (p *painter) all(m terminal.Modes, insert bool) []byte {
 		top = 0
 	}
 	row, col, wraps := p.em.Cursor()
+	if m&terminal.OriginMode != 0 { // moves the cursor, and counts its rows from the region
+		p.out = append(p.out, "\x1b[?6h"...)
+		row = max(row-top, 0)
+	}
 	if wraps { // what stands in the last column is written again, so that the next character wraps
 		at := col
-		for at > 0 && p.em.Cell(screen, row, at).width == 0 {
+		y, _, _ := p.em.Cursor()
+		for at > 0 && p.em.Cell(screen, y, at).width == 0 {
 			at--
 		}
-		c := p.em.Cell(screen, row, at)
+		c := p.em.Cell(screen, y, at)
 		p.move(row, at)
 		p.use(c.pen)
 		p.out = append(p.out, c.text...)
@@ -201,14 +206,8 @@ func (p *painter) all(m terminal.Modes, insert bool) []byte {
 	if n := p.em.Shape(); n != 0 {
 		p.add("\x1b[%d q", n)
 	}
-	rest := m &^ (terminal.AltScreen | terminal.SyncOutput | terminal.ScrollRegion | terminal.CursorShape | terminal.InsertMode)
+	rest := m &^ (terminal.AltScreen | terminal.SyncOutput | terminal.ScrollRegion | terminal.CursorShape | terminal.InsertMode | terminal.OriginMode)
 	p.out = append(p.out, terminal.Apply(rest)...)
-	if m&terminal.OriginMode != 0 && !wraps { // switching it on moved the cursor
-		p.move(row-top, col)
-		if m&terminal.CursorHidden != 0 {
-			p.out = append(p.out, "\x1b[?25l"...)
-		}
-	}
 	if insert {
 		p.out = append(p.out, "\x1b[4h"...)
 	}

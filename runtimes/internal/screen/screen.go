@@ -121,7 +121,7 @@ func (s *Screen) renew() (err error) {
 	if s.em, err = newVT(s.rows, s.cols); err != nil {
 		return err
 	}
-	s.clean = cleaner{em: s.em, rows: s.rows, cols: s.cols, pos: s.clean.pos, cost: s.clean.cost}
+	s.clean = cleaner{em: s.em, rows: s.rows, cols: s.cols, link: ";", pos: s.clean.pos, cost: s.clean.cost}
 	s.lex.rows = s.rows
 	return nil
 }
