@@ -71,12 +71,17 @@ While a person types at the seat's terminal nothing else is typed: that is waite
 		if err != nil {
 			return err
 		}
+		// One life is meant from here on, whatever its alias names later.
+		row, err := inspect(cmd.Context(), a, args[0])
+		if err != nil {
+			return err
+		}
 		if f.Changed("wait-text") {
-			if err := awaitText(cmd.Context(), a, args[0], opt); err != nil {
+			if err := awaitText(cmd.Context(), a, row, opt); err != nil {
 				return err
 			}
 		}
-		return typeInto(cmd.Context(), a, args[0], req, opt.json)
+		return typeInto(cmd.Context(), a, row, req, opt.json)
 	}
 	return cmd
 }
@@ -128,20 +133,24 @@ func squeeze(text []byte) []byte {
 	}, plain)
 }
 
-// awaitText returns once the seat has printed the text.
-func awaitText(ctx context.Context, a *app, ref string, opt inputOptions) error {
+// awaitText returns once the life of a seat that a row shows has printed the text.
+func awaitText(ctx context.Context, a *app, row wire.AgentRow, opt inputOptions) error {
+	ref := row.Name
 	want := squeeze([]byte(opt.waitText))
 	if len(want) == 0 {
 		return cli.Fail(cli.Usage, "--wait-text holds nothing that could be waited for")
 	}
-	p, err := locateTerminal(ctx, a, ref, false)
+	if row.Exit != nil {
+		return cli.Fail(cli.Refused, "%s has ended, %s; nothing was typed", ref, cli.HowEnded(row.Exit))
+	}
+	p, err := locateTerminal(ctx, a, row.LifecycleUID, false)
 	if err != nil {
 		return err
 	}
 	wctx, cancel := context.WithTimeout(ctx, opt.wait)
 	defer cancel()
 	if p.argv != nil {
-		err = awaitScreen(wctx, a, p, ref, want)
+		err = awaitScreen(wctx, a, p, row.LifecycleUID, want)
 	} else {
 		err = awaitOutput(wctx, p.local, want)
 	}
@@ -189,7 +198,7 @@ func awaitOutput(ctx context.Context, s *local, want []byte) error {
 }
 
 // awaitScreen looks at the screen of a seat until it shows the text.
-func awaitScreen(ctx context.Context, a *app, p *place, ref string, want []byte) error {
+func awaitScreen(ctx context.Context, a *app, p *place, uid string, want []byte) error {
 	tick := time.NewTicker(screenEvery)
 	defer tick.Stop()
 	for {
@@ -205,7 +214,10 @@ func awaitScreen(ctx context.Context, a *app, p *place, ref string, want []byte)
 			return ctx.Err()
 		}
 		var err error
-		if p, err = locateTerminal(ctx, a, ref, false); err != nil {
+		if p, err = locateTerminal(ctx, a, uid, false); err != nil {
+			if cli.CodeOf(err) == cli.NotFound {
+				return errNotSeen
+			}
 			return err
 		}
 		if p.argv == nil {
@@ -214,16 +226,13 @@ func awaitScreen(ctx context.Context, a *app, p *place, ref string, want []byte)
 	}
 }
 
-func typeInto(ctx context.Context, a *app, ref string, req wire.InputArgs, asJSON bool) error {
+// typeInto types into the life of a seat that a row shows, and into no other.
+func typeInto(ctx context.Context, a *app, row wire.AgentRow, req wire.InputArgs, asJSON bool) error {
 	c, err := a.target.Connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	var row wire.AgentRow
-	if err := c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: ref}, &row); err != nil {
-		return err
-	}
 	target, err := cli.TargetOf(row)
 	if err != nil {
 		return err
