@@ -33,6 +33,16 @@ func withDeadline(ctx context.Context, d time.Duration) (context.Context, contex
 	return context.WithTimeout(ctx, d)
 }
 
+// within bounds every single call by d, whatever time the caller has. What the caller has more is for the
+// wait for a new process and a second call.
+func within[T any](d time.Duration, fn func(context.Context, *sdk.Client) (T, error)) func(context.Context, *sdk.Client) (T, error) {
+	return func(ctx context.Context, p *sdk.Client) (T, error) {
+		ctx, cancel := context.WithTimeout(ctx, d)
+		defer cancel()
+		return fn(ctx, p)
+	}
+}
+
 // enter finds the current process and announces a call to it, which live.Leave ends. With an attempt, it
 // is a later process than that.
 func (c caller) enter(ctx context.Context, attempt int) (*supervise.Live, error) {
@@ -88,28 +98,30 @@ func (c *connector) BuildLaunch(ctx context.Context, req sdk.LaunchRequest) (sdk
 	c.hide.Hide(req.Secrets...)
 	c.hide.HideEnv(req.BaseEnv)
 	c.hide.HideObject(req.LaunchOptions)
-	spec, err := twice(ctx, c.caller, supervise.BuildLaunchTimeout, func(ctx context.Context, p *sdk.Client) (sdk.LaunchSpec, error) {
+	spec, err := twice(ctx, c.caller, supervise.BuildLaunchTimeout, within(supervise.BuildLaunchTimeout, func(ctx context.Context, p *sdk.Client) (sdk.LaunchSpec, error) {
 		return p.Connector().BuildLaunch(ctx, req)
-	})
+	}))
 	// The mark of the plugin's own helpers must not get into a seat, which outlives the plugin.
 	spec.Env = slices.DeleteFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, supervise.NonceEnv+"=") })
 	c.hide.HideEnv(spec.Env)
 	if spec.Probe != nil {
 		c.hide.Hide(spec.Probe.Password)
 	}
-	return spec, err
+	return spec, c.clean(err, req.Secrets...)
 }
 
 func (c *connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.ModelCatalog, error) {
-	return twice(ctx, c.caller, supervise.ListModelsTimeout, func(ctx context.Context, p *sdk.Client) (sdk.ModelCatalog, error) {
+	out, err := twice(ctx, c.caller, supervise.ListModelsTimeout, func(ctx context.Context, p *sdk.Client) (sdk.ModelCatalog, error) {
 		return p.Connector().ListModels(ctx, q)
 	})
+	return out, c.clean(err)
 }
 
 func (c *connector) Reap(ctx context.Context, req sdk.LeftoverRequest) (sdk.ReapReport, error) {
-	return twice(ctx, c.caller, supervise.ReapTimeout, func(ctx context.Context, p *sdk.Client) (sdk.ReapReport, error) {
+	out, err := twice(ctx, c.caller, supervise.ReapTimeout, func(ctx context.Context, p *sdk.Client) (sdk.ReapReport, error) {
 		return p.Connector().Reap(ctx, req)
 	})
+	return out, c.clean(err)
 }
 
 // runtime has the four methods every runtime has, and those of the abilities that nobody asserts; the
@@ -148,9 +160,10 @@ func newRuntime(c caller, info sdk.Info) sdk.Runtime {
 }
 
 func (r runtime) Adopt(ctx context.Context, req sdk.AdoptRequest) (sdk.SeatStatus, error) {
-	return twice(ctx, r.caller, supervise.AdoptTimeout, func(ctx context.Context, p *sdk.Client) (sdk.SeatStatus, error) {
+	st, err := twice(ctx, r.caller, supervise.AdoptTimeout, within(supervise.AdoptTimeout, func(ctx context.Context, p *sdk.Client) (sdk.SeatStatus, error) {
 		return p.Runtime().Adopt(ctx, req)
-	})
+	}))
+	return r.status(st), r.clean(err)
 }
 
 // Attach also has the token of the seat hidden in what plugins print from now on.
@@ -165,7 +178,7 @@ func (r runtime) Attach(ctx context.Context, req sdk.AttachRequest) (sdk.AttachT
 			r.hide.Hide(string(t))
 		}
 	}
-	return target, err
+	return target, r.clean(err)
 }
 
 func (r runtime) Reap(ctx context.Context, req sdk.StopRequest) (sdk.ReapReport, error) {
@@ -173,9 +186,10 @@ func (r runtime) Reap(ctx context.Context, req sdk.StopRequest) (sdk.ReapReport,
 	if req.GraceMs == 0 && req.Mode != sdk.StopNow {
 		deadline = supervise.ReapOwnGraceTimeout
 	}
-	return twice(ctx, r.caller, deadline, func(ctx context.Context, p *sdk.Client) (sdk.ReapReport, error) {
+	out, err := twice(ctx, r.caller, deadline, func(ctx context.Context, p *sdk.Client) (sdk.ReapReport, error) {
 		return p.Runtime().Reap(ctx, req)
 	})
+	return out, r.clean(err)
 }
 
 // Write types into a seat. It is made once: what a dead plugin had typed already is not known. Whether
@@ -184,14 +198,15 @@ func (r runtime) Write(ctx context.Context, req sdk.WriteRequest) (int, error) {
 	ctx, cancel := withDeadline(ctx, supervise.WriteTimeout)
 	defer cancel()
 	n, _, err := once(ctx, r.caller, func(ctx context.Context, p *sdk.Client) (int, error) { return p.Runtime().Write(ctx, req) })
-	return n, err
+	return n, r.clean(err)
 }
 
 // Snapshot shows the screen of a seat. Whether the plugin can is what CapSnapshot says.
 func (r runtime) Snapshot(ctx context.Context, req sdk.SnapshotRequest) (sdk.Snapshot, error) {
-	return twice(ctx, r.caller, supervise.SnapshotTimeout, func(ctx context.Context, p *sdk.Client) (sdk.Snapshot, error) {
+	out, err := twice(ctx, r.caller, supervise.SnapshotTimeout, func(ctx context.Context, p *sdk.Client) (sdk.Snapshot, error) {
 		return p.Runtime().Snapshot(ctx, req)
 	})
+	return out, r.clean(err)
 }
 
 // Spawn is not made twice on suspicion. When the plugin died under it, the next process is asked
@@ -201,7 +216,20 @@ func (r runtime) Spawn(ctx context.Context, req sdk.SpawnRequest) (sdk.Handle, e
 	ctx, cancel := withDeadline(ctx, supervise.SpawnTimeout)
 	defer cancel()
 	r.hide.HideEnv(req.Launch.Env)
-	spawn := func(ctx context.Context, p *sdk.Client) (sdk.Handle, error) { return p.Runtime().Spawn(ctx, req) }
+	handle, err := r.spawn(ctx, req)
+	return handle, r.clean(err, secretsOf(req.Launch)...)
+}
+
+// secretsOf are the values of a launch that no name has to mark as secret.
+func secretsOf(l sdk.LaunchSpec) []string {
+	if l.Probe == nil {
+		return nil
+	}
+	return []string{l.Probe.Password}
+}
+
+func (r runtime) spawn(ctx context.Context, req sdk.SpawnRequest) (sdk.Handle, error) {
+	spawn := within(supervise.SpawnTimeout, func(ctx context.Context, p *sdk.Client) (sdk.Handle, error) { return p.Runtime().Spawn(ctx, req) })
 	handle, attempt, err := once(ctx, r.caller, spawn)
 	if !errors.Is(err, sdk.ErrPluginDown) {
 		return handle, err
@@ -230,9 +258,10 @@ func (r runtime) Spawn(ctx context.Context, req sdk.SpawnRequest) (sdk.Handle, e
 }
 
 func (l lister) List(ctx context.Context, req sdk.ListRequest) ([]sdk.SeatListing, error) {
-	return twice(ctx, l.caller, supervise.ListTimeout, func(ctx context.Context, p *sdk.Client) ([]sdk.SeatListing, error) {
+	out, err := twice(ctx, l.caller, supervise.ListTimeout, func(ctx context.Context, p *sdk.Client) ([]sdk.SeatListing, error) {
 		return p.Runtime().List(ctx, req)
 	})
+	return out, l.clean(err)
 }
 
 // emptyStreams is how often in a row a process may end a watch without saying anything. A stream
@@ -259,7 +288,7 @@ func (w watcher) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk.
 		wctx, cancel := untilRetired(ctx, live)
 		err = live.Client.Runtime().Watch(wctx, req, func(st sdk.SeatStatus) error {
 			spoke = true
-			if emitErr = emit(st); emitErr != nil {
+			if emitErr = emit(w.status(st)); emitErr != nil {
 				return emitErr
 			}
 			exited = st.State == sdk.SeatExited
@@ -278,7 +307,7 @@ func (w watcher) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk.
 			attempt, silent = live.Attempt, 0
 			continue
 		case err != nil && !errors.Is(err, sdk.ErrPluginDown):
-			return err
+			return w.clean(err)
 		}
 		if spoke {
 			silent = 0
