@@ -9,6 +9,10 @@ const (
 	tailBytes = 16 << 10 // what is drawn of a flood at a time
 	tailFar   = 64 << 10 // the same, where lines are so long that there is no newline in it
 	tailEvery = 250 * time.Millisecond
+	// tailShare bounds what a flood of the dearest sequences costs: a tail is drawn when this many times
+	// the CPU time of the one before has passed, or tailMost.
+	tailShare = 10
+	tailMost  = 2 * time.Second
 
 	backlogMax = 1 << 20 // kept while it can still be drawn: a whole ring
 	floodKeep  = 2 * tailFar
@@ -34,6 +38,7 @@ type load struct {
 	age        time.Duration // since the oldest of them was read
 	sinceDrawn time.Duration // since something was last drawn
 	credit     time.Duration // CPU time left
+	tailCost   time.Duration // CPU time of the last tail
 	flood      bool          // the last decision was to skip, and nothing has ended it
 }
 
@@ -48,6 +53,7 @@ const (
 
 // decide says what to do next, and with pause for how long to wait; drawSome in a flood ends it.
 func decide(l load) (step, time.Duration) {
+	every := min(max(tailEvery, tailShare*l.tailCost), tailMost)
 	behind := l.lost || l.credit <= 0 || l.age > behindMax && l.backlog > tailFar
 	switch {
 	case l.backlog == 0 && !l.lost:
@@ -57,8 +63,8 @@ func decide(l load) (step, time.Duration) {
 		return rest, 0
 	case !l.flood && !behind:
 		return drawSome, 0
-	case l.sinceDrawn < tailEvery:
-		return pause, tailEvery - l.sinceDrawn
+	case l.sinceDrawn < every:
+		return pause, every - l.sinceDrawn
 	case !l.lost && l.backlog <= tailBytes:
 		return drawSome, 0
 	}

@@ -26,6 +26,8 @@ func TestDecide(t *testing.T) {
 		"without credit and with much only the tail":           {load{backlog: tailBytes + 1, sinceDrawn: 250 * ms}, drawTail, 0},
 		"in a flood the tail is drawn every 250 ms":            {load{backlog: floodKeep, lost: true, flood: true, sinceDrawn: 250 * ms, credit: credit}, drawTail, 0},
 		"and not earlier":                                      {load{backlog: floodKeep, lost: true, flood: true, sinceDrawn: 249 * ms, credit: credit}, pause, ms},
+		"a dear tail is followed by a longer pause":            {load{backlog: floodKeep, lost: true, flood: true, sinceDrawn: 600 * ms, tailCost: 100 * ms}, pause, 400 * ms},
+		"but not by one without end":                           {load{backlog: floodKeep, lost: true, flood: true, sinceDrawn: 2 * time.Second, tailCost: time.Second}, drawTail, 0},
 		"what was lost is never drawn over":                    {load{backlog: 1, lost: true, sinceDrawn: 250 * ms, credit: credit}, drawTail, 0},
 		"a flood that has become a trickle ends":               {load{backlog: 100, flood: true, sinceDrawn: 250 * ms, credit: credit}, drawSome, 0},
 		"one that stopped counts as over a moment later":       {load{flood: true, sinceDrawn: 40 * ms, credit: credit}, pause, 60 * ms},

@@ -129,6 +129,22 @@ func TestASnapshotInsideALongSequenceBeginsWithIt(t *testing.T) {
 	}
 }
 
+func TestATerminalThatIsTooLargeIsNotClaimedToBeExact(t *testing.T) {
+	b := newBench(t, 500, 1000)
+	b.feed("x")
+	if b.Dirty() == "" || b.rows*b.cols > MaxCells {
+		t.Errorf("%d x %d, dirty %q", b.rows, b.cols, b.Dirty())
+	}
+	b.Resize(50, 200)
+	if b.Dirty() != "" {
+		t.Errorf("dirty at a size that fits: %s", b.Dirty())
+	}
+	b.Resize(24, 1001)
+	if b.Dirty() == "" {
+		t.Error("exact, though the last column is missing")
+	}
+}
+
 // dearest are sequences that cost the most for their length.
 var dearest = map[string]string{
 	"repeats":          "x\x1b[9999b\r",
@@ -153,7 +169,7 @@ var dearest = map[string]string{
 func TestNoPieceOfWorkIsDear(t *testing.T) {
 	for name, seq := range dearest {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, MaxRows, MaxCols)
+			b := newBench(t, 400, MaxCells/400)
 			b.feed("\x1b[44m\x1b[999;1H")
 			p := strings.Repeat(seq, chunkBytes/len(seq))
 			b.Feed(b.lex.pos, []byte(p))

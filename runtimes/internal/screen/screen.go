@@ -12,6 +12,8 @@ import (
 const (
 	MaxRows = 500
 	MaxCols = 1000
+	// MaxCells bounds rows by columns: a cell takes 224 bytes. Wider ones are cut at the right.
+	MaxCells = 160_000
 	// SnapshotMax is the largest snapshot in bytes.
 	SnapshotMax = 512 << 10
 )
@@ -40,6 +42,7 @@ type Config struct {
 type Screen struct {
 	cfg        Config
 	rows, cols int
+	large      bool // the terminal is, larger than what is drawn
 	em         emulator
 	clean      cleaner
 	lex        lexer                // has read all that was fed
@@ -53,7 +56,8 @@ type Screen struct {
 	queries []query
 
 	flood    bool
-	tailEnd  uint64 // a tail is being drawn up to here
+	tailEnd  uint64        // a tail is being drawn up to here
+	tailCost time.Duration // of the last tail, in CPU
 	drawnAt  time.Time
 	credit   time.Duration
 	earnedAt time.Time
@@ -93,6 +97,7 @@ func New(cfg Config) (*Screen, error) {
 	}
 	s := &Screen{cfg: cfg, credit: credit, drawn: cfg.From, drawnAt: cfg.Now(), earnedAt: cfg.Now()}
 	s.rows, s.cols = clampSize(cfg.Rows, cfg.Cols)
+	s.large = cfg.Rows > s.rows || cfg.Cols > s.cols
 	s.lex.pos, s.lex.marks = cfg.From, make([]mark, marksMax)
 	s.lex.ask = func(q query) {
 		if len(s.queries) < queriesMax {
@@ -110,7 +115,8 @@ func New(cfg Config) (*Screen, error) {
 }
 
 func clampSize(rows, cols int) (int, int) {
-	return min(max(rows, 1), MaxRows), min(max(cols, 2), MaxCols)
+	rows = min(max(rows, 1), MaxRows)
+	return rows, min(max(cols, 2), MaxCols, MaxCells/rows)
 }
 
 // renew makes a fresh emulator.
@@ -202,7 +208,9 @@ func (s *Screen) SetModes(m terminal.Modes) {
 
 // Resize follows the terminal's size.
 func (s *Screen) Resize(rows, cols int) {
+	wantRows, wantCols := rows, cols
 	rows, cols = clampSize(rows, cols)
+	s.large = wantRows > rows || wantCols > cols
 	if rows == s.rows && cols == s.cols {
 		return
 	}
@@ -286,7 +294,7 @@ func (s *Screen) seed(m mark) {
 func (s *Screen) load(now time.Time) load {
 	return load{
 		backlog: len(s.buf), lost: s.lost && len(s.buf) > 0, age: s.age(now), sinceDrawn: now.Sub(s.drawnAt),
-		credit: s.credit, flood: s.flood,
+		credit: s.credit, flood: s.flood, tailCost: s.tailCost,
 	}
 }
 
@@ -307,7 +315,7 @@ func (s *Screen) Step() time.Duration {
 	switch what {
 	case drawSome:
 		if s.flood {
-			s.flood, s.calmAt = false, now
+			s.flood, s.calmAt, s.tailEnd, s.tailCost = false, now, 0, 0
 			s.credit = max(s.credit, 2*behindMax/creditShare)
 		}
 		s.draw(min(len(s.buf), chunkBytes))
@@ -315,7 +323,7 @@ func (s *Screen) Step() time.Duration {
 	case drawTail:
 		s.flood = true
 		s.enter(tailBytes, tailFar)
-		s.tailEnd = s.lex.pos
+		s.tailEnd, s.tailCost = s.lex.pos, 0
 		return 0
 	case pause:
 		return wait
@@ -398,7 +406,11 @@ func (s *Screen) draw(n int) {
 	if len(s.buf) == 0 && cap(s.buf) > floodKeep {
 		s.buf = nil
 	}
-	s.credit -= s.cfg.CPU() - began
+	cost := s.cfg.CPU() - began
+	s.credit -= cost
+	if s.tailEnd > 0 {
+		s.tailCost += cost
+	}
 	s.drawnAt = s.cfg.Now()
 	s.judge()
 }
@@ -444,6 +456,8 @@ func (s *Screen) settle(now time.Time) time.Duration {
 // Dirty says why the picture may not be what the terminal shows; empty when it is exact.
 func (s *Screen) Dirty() string {
 	switch now := s.cfg.Now(); {
+	case s.large:
+		return "the terminal is too large to be drawn"
 	case s.lost:
 		return "output comes faster than it can be drawn"
 	case s.age(now) > behindMax:
