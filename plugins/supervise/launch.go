@@ -195,6 +195,9 @@ func (in *instance) describe(ctx context.Context, entry manifest.Entry) error {
 		if _, exited := in.exitedWithin(pipeGrace); exited {
 			return in.classify(ctx, err)
 		}
+		if noAnswer(ctx, dctx) {
+			return in.silent("Describe", DescribeTimeout, err)
+		}
 		return in.proc.fail(ReasonHandshake, "it does not describe itself: "+err.Error(), "", err)
 	}
 	for _, f := range []struct{ field, want, got string }{
@@ -230,9 +233,25 @@ func (in *instance) configure(ctx context.Context, cfg *Config) error {
 		if _, exited := in.exitedWithin(pipeGrace); exited {
 			return in.classify(ctx, err)
 		}
+		if noAnswer(ctx, cctx) {
+			return in.silent("Configure", ConfigureTimeout, err)
+		}
 		return in.proc.fail(ReasonConfigure, "it refuses its configuration: "+err.Error(), "correct [plugin.config] in the manifest", err)
 	}
 	return nil
+}
+
+// noAnswer reports whether a call ended by its own deadline, not with that of the start.
+func noAnswer(start, call context.Context) bool {
+	return start.Err() == nil && errors.Is(call.Err(), context.DeadlineExceeded)
+}
+
+// silent is a process that is there and does not answer: stopped, deadlocked, or busy elsewhere. That is
+// something else than a refusal.
+func (in *instance) silent(method string, within time.Duration, err error) error {
+	e := in.proc.fail(ReasonTimeout, fmt.Sprintf("it did not answer %s within %s and was killed", method, within), "find out what it waits for, with its last output", err).(*StartError)
+	e.Stderr = in.proc.out.lastLines(5)
+	return e
 }
 
 // exitedWithin waits a moment for the process to end and its output to be read.

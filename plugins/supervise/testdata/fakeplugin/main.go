@@ -111,6 +111,9 @@ func (c *connector) Configure(_ context.Context, cfg sdk.PluginConfig) error {
 			return err
 		}
 	}
+	if table["stop"] != nil {
+		return syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	}
 	if table["bad"] != nil {
 		return sdk.Errorf(sdk.ErrInvalid, "bad: no such setting")
 	}
