@@ -73,13 +73,17 @@ func (m *Manifest) Find(kind sdk.Kind, name string) (Entry, bool) {
 }
 
 // Load reads and checks a manifest. Every error is one line that names the file, the line or entry,
-// the field and what to do. A missing file is an error that wraps os.ErrNotExist.
+// the field and what to do. A missing file is an error that wraps os.ErrNotExist. A file that others can
+// write into or replace is refused: it decides what is executed.
 func Load(path string) (*Manifest, error) {
-	f, _, err := OpenRegular(path)
+	f, st, err := OpenRegular(path)
 	if err != nil {
 		return nil, fmt.Errorf("read plugin manifest: %w", err)
 	}
 	defer f.Close()
+	if err := refuseOpen(path, st); err != nil {
+		return nil, err
+	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("read plugin manifest: %w", err)

@@ -2,8 +2,10 @@ package manifest
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 )
 
@@ -29,4 +31,25 @@ func OpenRegular(path string) (*os.File, fs.FileInfo, error) {
 		return nil, nil, err
 	}
 	return f, st, nil
+}
+
+// refuseOpen refuses a manifest that every user of the machine can change: the file, the directory it is in,
+// or the one with the binaries of its entries. The group is the owner's own affair: on many systems every
+// user has a group alone.
+func refuseOpen(path string, file fs.FileInfo) error {
+	const why = "%s can be written by every user of this machine, and it decides what is executed: chmod o-w %[1]s"
+	if file.Mode().Perm()&0o002 != 0 {
+		return fmt.Errorf(why, path)
+	}
+	for _, dir := range []string{filepath.Dir(path), filepath.Join(filepath.Dir(path), PluginDir)} {
+		st, err := os.Stat(dir)
+		if err != nil {
+			continue // there need not be one
+		}
+		// In a sticky directory nobody replaces the files of another.
+		if st.IsDir() && st.Mode().Perm()&0o002 != 0 && st.Mode()&fs.ModeSticky == 0 {
+			return fmt.Errorf(why, dir)
+		}
+	}
+	return nil
 }
