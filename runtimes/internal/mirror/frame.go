@@ -17,7 +17,7 @@ const frameMax = 1 << 20
 // What goes over the two pipes: u32 length | u32 length of the JSON | JSON of a message | bytes.
 type message struct {
 	Version int    `json:"v,omitempty"`  // hello of the worker
-	Op      string `json:"op"`           // add, remove, snapshot, ping; hello, gone, snapshot, pong
+	Op      string `json:"op"`           // add, remove, snapshot, ping; hello, size, gone, snapshot, pong
 	Req     uint64 `json:"q,omitempty"`  // of a snapshot or ping, and its answer
 	Seat    string `json:"s,omitempty"`  // seat id
 	Socket  string `json:"so,omitempty"` // of add

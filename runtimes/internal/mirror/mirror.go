@@ -34,7 +34,29 @@ const (
 const (
 	baseKB    = 64 << 10
 	perSeatKB = 12 << 10
+	cellBytes = 600 // a cell of each of two screens, and as much again that waits to be collected
+
+	// shrinkGrace is how long the worker may keep what it needed before: memory goes back to the system
+	// some time after the seats have gone.
+	shrinkGrace = 30 * time.Second
 )
+
+// needKB is what a seat of a size may have.
+func needKB(rows, cols int) int { return max(perSeatKB, rows*cols*cellBytes>>10) }
+
+// allowance is the memory that the worker may have.
+type allowance struct {
+	kb    int
+	since time.Time // when so much was last needed
+}
+
+// limit is the allowance now that the seats need so much.
+func (a *allowance) limit(now time.Time, need int) int {
+	if need >= a.kb || now.Sub(a.since) > shrinkGrace {
+		a.kb, a.since = need, now
+	}
+	return a.kb
+}
 
 // ErrNone says that there is no picture of the seat, and why.
 var ErrNone = errors.New("no screen")
@@ -69,6 +91,7 @@ type tracked struct {
 	token  []byte
 	slot   int
 	from   uint64    // never look at output before
+	kb     int       // what its picture may need; 0 before the worker has said
 	blame  [2]uint64 // what was being drawn when a worker died
 }
 
@@ -317,6 +340,12 @@ func (m *Mirror) read(w *process, out io.Reader) error {
 			case w.pong <- a.Req:
 			default:
 			}
+		case "size":
+			m.mu.Lock()
+			if t := m.seats[a.Seat]; t != nil {
+				t.kb = needKB(a.Rows, a.Cols)
+			}
+			m.mu.Unlock()
 		case "gone":
 			m.mu.Lock()
 			m.remove(a.Seat)
@@ -337,6 +366,7 @@ func (m *Mirror) read(w *process, out io.Reader) error {
 func (m *Mirror) watch(w *process) {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
+	var memory allowance
 	for n := uint64(1); ; n++ {
 		select {
 		case <-w.quit:
@@ -344,9 +374,12 @@ func (m *Mirror) watch(w *process) {
 		case <-tick.C:
 		}
 		m.mu.Lock()
-		seats := len(m.seats)
+		seats, need := len(m.seats), baseKB
+		for _, t := range m.seats {
+			need += max(t.kb, perSeatKB)
+		}
 		m.mu.Unlock()
-		if kb := residentKB(w.cmd.Process.Pid); kb > baseKB+seats*perSeatKB {
+		if kb := residentKB(w.cmd.Process.Pid); kb > memory.limit(time.Now(), need) {
 			w.kill(fmt.Sprintf("it has %d KB for %d seats", kb, seats))
 			return
 		}

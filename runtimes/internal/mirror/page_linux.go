@@ -42,10 +42,18 @@ func (p page) close() {
 	}
 }
 
-// processCPU is the CPU time of this process.
-func processCPU() time.Duration {
+// threadClock is the clock of one thread's CPU time. Every thread of the process can read it.
+type threadClock int32
+
+// thisThread is the clock of the calling thread, to which the goroutine must be locked.
+func thisThread() threadClock {
+	const perThread, scheduler = 4, 2 // see clock_getcpuclockid(3) and linux/posix-timers.h
+	return threadClock(int32(^unix.Gettid())<<3 | perThread | scheduler)
+}
+
+func (c threadClock) now() time.Duration {
 	var ts unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts) != nil {
+	if unix.ClockGettime(int32(c), &ts) != nil {
 		return 0
 	}
 	return time.Duration(ts.Nano())

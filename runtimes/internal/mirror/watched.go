@@ -69,6 +69,7 @@ type watched struct {
 	taken    int // by the reader since its last nap
 
 	conn       *seat.Conn // of the drawer
+	busy       [2]uint64  // what is being drawn
 	unanswered []reply
 }
 
@@ -211,10 +212,15 @@ func (s *watched) news(st seat.Status) {
 // draw is the goroutine that owns the screen.
 func (s *watched) draw(from uint64, st seat.Status) {
 	dog := newWatchdog("seat " + s.add.Seat)
+	s.tellSize(int(st.Rows), int(st.Cols))
 	scr, err := screen.New(screen.Config{
 		Rows: int(st.Rows), Cols: int(st.Cols), From: from, Modes: terminal.Modes(st.Modes),
-		Answer: s.answer, Jiggle: s.jiggle, CPU: processCPU, // of others too, now and then: the worse the load, the less is drawn
-		Busy: func(from, to uint64) { s.w.page.set(s.add.Slot, from, to) },
+		Answer: s.answer, Jiggle: s.jiggle, CPU: func() time.Duration { return thisThread().now() },
+		Busy: func(from, to uint64) {
+			s.busy = [2]uint64{from, to}
+			s.w.page.set(s.add.Slot, from, to)
+			dog.again()
+		},
 	})
 	if err != nil {
 		_, _ = os.Stderr.WriteString("mirror worker: " + err.Error() + "\n")
@@ -230,17 +236,16 @@ func (s *watched) draw(from uint64, st seat.Status) {
 	for {
 		var ended bool
 		spare, ended = s.take(scr, spare)
-		dog.arm()
-		wait := scr.Step()
-		dog.disarm()
+		var wait time.Duration
+		s.alone(dog, func() { wait = scr.Step() })
 		s.flood.Store(scr.Flooded())
 		s.handBack()
 		ready = ready || wait != 0 && scr.Offset() >= st.Next || time.Now().After(deadline)
 		if ready {
 			for _, req := range waiting {
-				dog.arm()
-				s.snapshot(scr, req)
-				dog.disarm()
+				var snap screen.Snapshot
+				s.alone(dog, func() { snap = scr.Snapshot() })
+				s.snapshot(snap, req)
 			}
 			waiting = waiting[:0]
 		}
@@ -284,6 +289,7 @@ func (s *watched) take(scr *screen.Screen, spare []byte) (_ []byte, ended bool) 
 	s.room.Broadcast()
 	s.mu.Unlock()
 	if size[0] > 0 && size[1] > 0 {
+		s.tellSize(size[0], size[1])
 		scr.Resize(size[0], size[1])
 	}
 	if gapTo > 0 {
@@ -297,6 +303,12 @@ func (s *watched) take(scr *screen.Screen, spare []byte) (_ []byte, ended bool) 
 		p = nil // of a flood that is over
 	}
 	return p[:0], ended && len(p) == 0
+}
+
+// tellSize says what the picture is about to need.
+func (s *watched) tellSize(rows, cols int) {
+	rows, cols = screen.Size(rows, cols)
+	_ = s.w.send(message{Op: "size", Seat: s.add.Seat, Rows: rows, Cols: cols})
 }
 
 func (s *watched) refuse(reqs []uint64) {
@@ -313,8 +325,24 @@ func (s *watched) refuse(reqs []uint64) {
 	}
 }
 
-func (s *watched) snapshot(scr *screen.Screen, req uint64) {
-	snap := scr.Snapshot()
+// alone draws while no other seat does, under the eyes of the watchdog.
+func (s *watched) alone(dog *watchdog, f func()) {
+	s.w.drawing.Lock()
+	defer s.w.drawing.Unlock()
+	dog.guard(f)
+}
+
+// aside lets other seats draw meanwhile: f may wait for somebody.
+func (s *watched) aside(f func()) {
+	was := s.busy
+	s.w.page.set(s.add.Slot, 0, 0)
+	s.w.drawing.Unlock()
+	f()
+	s.w.drawing.Lock()
+	s.w.page.set(s.add.Slot, was[0], was[1])
+}
+
+func (s *watched) snapshot(snap screen.Snapshot, req uint64) {
 	m := message{
 		Op: "snapshot", Req: req, Offset: snap.Offset, Rows: snap.Rows, Cols: snap.Cols,
 		Modes: uint32(snap.Modes), Dirty: snap.Dirty, body: snap.Data,
@@ -335,7 +363,7 @@ func (s *watched) answer(start uint64, p []byte) {
 	switch st := s.now(); {
 	case start < st.AskFrom:
 	case start < st.AskTo:
-		_ = s.conn.Answer(start, p)
+		s.aside(func() { _ = s.conn.Answer(start, p) })
 	default:
 		if len(s.unanswered) >= unansweredMax {
 			s.unanswered = s.unanswered[1:]

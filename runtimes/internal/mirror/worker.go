@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -19,11 +20,11 @@ const Arg = "mirror"
 // a program that did not ask would be started over and over.
 const workerEnv = "COTAL_MIRROR_WORKER"
 
-// stuckAfter is how long one piece of drawing may take, in time and in CPU, before the worker ends itself.
-// A piece is 4 KiB; the slowest stream known takes 40 ms for it.
+// stuckAfter is how long one piece of drawing may take, in time and in CPU of its own thread, before the
+// worker ends itself. The screen bounds the work of a piece; the dearest sequences known take it 100 ms.
 const (
 	stuckAfter = time.Second
-	stuckCPU   = 500 * time.Millisecond
+	stuckCPU   = 900 * time.Millisecond
 )
 
 // Exit codes of the worker.
@@ -50,14 +51,22 @@ type worker struct {
 	outMu sync.Mutex
 	out   io.Writer
 
+	// drawing is held by who draws. There is one CPU for all of it, so nothing is lost, and whatever the
+	// worker dies of, the shared page names one seat: nobody is blamed for what another one drew.
+	drawing sync.Mutex
+
 	mu    sync.Mutex
 	seats map[string]*watched
+	free  *time.Timer // gives memory of seats that have gone back to the system
 }
+
+// freeAfter is how long the goroutines of a seat that was removed are given to let go of its memory.
+const freeAfter = time.Second
 
 func work(in io.Reader, out io.Writer) int {
 	runtime.GOMAXPROCS(1)
 	nameProcess()
-	w := &worker{out: out, seats: map[string]*watched{}}
+	w := &worker{out: out, seats: map[string]*watched{}, free: time.AfterFunc(time.Hour, debug.FreeOSMemory)}
 	w.page, _ = mapPage(pageFD) // without it, bytes that kill are not known
 	if err := w.send(message{Op: "hello", Version: version}); err != nil {
 		return exitDone
@@ -119,6 +128,7 @@ func (w *worker) remove(id string) {
 	if s := w.seats[id]; s != nil {
 		s.cancel()
 		delete(w.seats, id)
+		w.free.Reset(freeAfter)
 	}
 }
 
@@ -128,6 +138,7 @@ func (w *worker) gone(s *watched) {
 	mine := w.seats[s.add.Seat] == s
 	if mine {
 		delete(w.seats, s.add.Seat)
+		w.free.Reset(freeAfter)
 	}
 	w.mu.Unlock()
 	if mine {
@@ -136,34 +147,54 @@ func (w *worker) gone(s *watched) {
 }
 
 // watchdog ends the process when one piece of drawing takes too long. A hang of the emulator cannot be
-// cancelled. On a machine that is merely busy the piece has not had the CPU, and gets more time.
+// cancelled. What counts is the CPU time of the thread that draws: on a machine that is busy, or beside other
+// seats, the piece has not had the CPU, and gets more time.
 type watchdog struct {
 	timer *time.Timer
 	mu    sync.Mutex
 	on    bool
+	clock threadClock
 	spent time.Duration
 	what  string
+	bite  func(what string) // ends the process
 }
 
 func newWatchdog(what string) *watchdog {
-	d := &watchdog{what: what}
+	d := &watchdog{what: what, bite: func(what string) {
+		fmt.Fprintln(os.Stderr, "mirror worker: drawing does not end:", what)
+		os.Exit(exitStuck)
+	}}
 	d.timer = time.AfterFunc(time.Hour, d.fire)
 	d.timer.Stop()
 	return d
 }
 
-func (d *watchdog) arm() {
+// guard runs f, which draws one piece or, with again, several, on a thread of its own.
+func (d *watchdog) guard(f func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.on, d.spent = true, processCPU()
+	d.on, d.clock = true, thisThread()
+	d.spent = d.clock.now()
 	d.timer.Reset(stuckAfter)
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.on = false
+		d.timer.Stop()
+	}()
+	f()
 }
 
-func (d *watchdog) disarm() {
+// again says, within guard, that a new piece begins.
+func (d *watchdog) again() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.on = false
-	d.timer.Stop()
+	if d.on {
+		d.spent = d.clock.now()
+		d.timer.Reset(stuckAfter)
+	}
 }
 
 func (d *watchdog) fire() {
@@ -172,10 +203,9 @@ func (d *watchdog) fire() {
 	if !d.on {
 		return
 	}
-	if processCPU()-d.spent < stuckCPU {
+	if d.clock.now()-d.spent < stuckCPU {
 		d.timer.Reset(stuckAfter)
 		return
 	}
-	fmt.Fprintln(os.Stderr, "mirror worker: drawing does not end:", d.what)
-	os.Exit(exitStuck)
+	d.bite(d.what)
 }

@@ -114,6 +114,9 @@ func New(cfg Config) (*Screen, error) {
 	return s, nil
 }
 
+// Size is the size that is drawn for, of a terminal of any size.
+func Size(rows, cols int) (drawnRows, drawnCols int) { return clampSize(rows, cols) }
+
 func clampSize(rows, cols int) (int, int) {
 	rows = min(max(rows, 1), MaxRows)
 	return rows, min(max(cols, 2), MaxCols, MaxCells/rows)
