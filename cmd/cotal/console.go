@@ -243,6 +243,19 @@ func (c *console) leave() {
 	})
 }
 
+// within runs f, and waits for its end only so long.
+func within(wait time.Duration, f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(wait):
+	}
+}
+
 // asks reports whether output holds a question to the terminal, whole or in part.
 func asks(out []byte) bool {
 	var f terminal.QueryFilter

@@ -30,8 +30,9 @@ func main() {
 	// Few short-lived allocations: a collection would cost more than it frees.
 	debug.SetGCPercent(400)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	a := &app{in: os.Stdin, out: os.Stdout, errw: os.Stderr, outFile: os.Stdout}
-	code := cli.Main(ctx, newRoot(a), os.Args[1:], os.Stderr)
+	errw := newLastWords(os.Stderr)
+	a := &app{in: os.Stdin, out: os.Stdout, errw: errw, outFile: os.Stdout}
+	code := cli.Main(ctx, newRoot(a), os.Args[1:], errw)
 	stop()
 	os.Exit(code)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -24,6 +25,9 @@ import (
 // screenWait bounds how long an attach waits for the host to say what the screen shows. A host that is slow
 // must not make it slower than a replay of the output.
 const screenWait = 300 * time.Millisecond
+
+// clientWait is how long the program that shows a terminal may take to end when it is told to.
+const clientWait = time.Second
 
 // place is where the terminal of a seat is: a socket of this machine, or a program that shows it.
 type place struct {
@@ -141,7 +145,8 @@ func (a *app) runClient(ctx context.Context, con *console, p *place, opt attachO
 	}
 	con.flushInput() // what was typed before the terminal is live is not for the agent
 	cmd := exec.Command(p.argv[0], p.argv[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = con.in, con.out, a.errw
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = con.in, con.out, os.Stderr
+	dieWithUs(cmd)
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { // by these a client knows that it is in a pane, and refuses
 		return strings.HasPrefix(v, "TMUX=") || strings.HasPrefix(v, "TMUX_PANE=")
 	})
@@ -149,27 +154,35 @@ func (a *app) runClient(ctx context.Context, con *console, p *place, opt attachO
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
+	runtime.LockOSThread() // the end of the thread that starts it would end it
+	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("show the terminal of %s: %w", p.row.Name, err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
 	var told os.Signal
+	var patience <-chan time.Time
 	for running := true; running; {
 		select {
 		case err = <-done:
 			running = false
 		case s := <-signals:
 			if s == syscall.SIGTERM || s == syscall.SIGHUP { // meant for the attach, which the program is
+				if told == nil {
+					patience = time.After(clientWait)
+				}
 				told = s
 				_ = cmd.Process.Signal(s)
 			}
+		case <-patience: // its server hangs: it holds nothing but the terminal, which is put right below
+			_ = cmd.Process.Kill()
 		}
 	}
 	con.flushInput()               // late answers of the terminal
 	if told != nil || err != nil { // it may not have put back what it changed
 		_ = term.Restore(int(con.in.Fd()), saved)
-		_, _ = con.out.Write(terminal.Reset(0))
+		within(clientWait, func() { _, _ = con.out.Write(terminal.Reset(0)) })
 	}
 	if told != nil {
 		return cli.Fail(cli.Interrupted, "detached by signal (%s); %s goes on running", told, p.row.Name)
