@@ -43,8 +43,11 @@ type flags struct {
 func newRoot(out io.Writer) *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
-		Use:   "cotal ext verify BINARY",
-		Short: "Try whether a plugin keeps the rules that a host relies on",
+		Use: "cotal BINARY [flags]",
+		// It is a command of cotal, which hands over to it.
+		Annotations:           map[string]string{cobra.CommandDisplayNameAnnotation: "cotal ext verify"},
+		DisableFlagsInUseLine: true,
+		Short:                 "Try whether a plugin keeps the rules that a host relies on",
 		Long: `Runs the conformance suite on a connector or runtime binary: it is started as a host starts it, in
 directories of its own, without a host, and asked everything a host asks, the right and the wrong. Nothing is
 left of it afterwards, also after Ctrl-C.
@@ -52,10 +55,12 @@ left of it afterwards, also after Ctrl-C.
 Where plugins.toml beside the binary names it, its configuration is taken from there, unless --config is given.
 
 Exit codes: 0 every rule that applies is kept, 1 a rule is broken or the binary cannot be tried, 2 usage,
-130 interrupted.`,
+130 interrupted. A rule for the other kind of plugin, or for an ability that this one does not announce, does
+not apply.`,
 		Example: `  cotal ext verify ./cotal-connector-echo
   cotal ext verify bin/cotal-connector-command --opt 'argv=["true"]'
-  cotal ext verify ./cotal-runtime-mine --config root=/srv/seats --rule exit-code-is-exact
+  cotal ext verify ./cotal-runtime-mine --rule exit-code-is-exact
+  cotal ext verify ./cotal-connector-mine --config endpoint=http://127.0.0.1:8080
   cotal ext verify --list`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.list {
@@ -138,9 +143,13 @@ func (f *flags) verify(ctx context.Context, out io.Writer, path string) error {
 			return cli.Fail(cli.Usage, "there is no rule %q; --list shows them", id)
 		}
 	}
+	untried := 0
 	if !f.asJSON {
 		opts.Progress = func(r plugintest.Result) {
-			if !f.quiet || r.Status == plugintest.Failed {
+			switch {
+			case r.Untried:
+				untried++ // seventy lines would say one thing
+			case !f.quiet || r.Status == plugintest.Failed:
 				_, _ = io.WriteString(out, plugintest.Line(r))
 			}
 		}
@@ -151,9 +160,15 @@ func (f *flags) verify(ctx context.Context, out io.Writer, path string) error {
 	if ctx.Err() == nil && tctx.Err() != nil {
 		report.Error = fmt.Sprintf("not done within %s (--timeout)", f.timeout)
 	}
-	if f.asJSON {
+	failed := report.Error
+	switch {
+	case f.asJSON:
 		err = printJSON(out, report)
-	} else {
+	case len(report.Results) > 0:
+		if untried > 0 {
+			_, _ = fmt.Fprintf(out, "skipped  %d rules: the plugin does not start\n", untried)
+		}
+		report.Error = "" // it is told as every error is
 		_, err = io.WriteString(out, report.Summary())
 	}
 	switch {
@@ -161,7 +176,9 @@ func (f *flags) verify(ctx context.Context, out io.Writer, path string) error {
 		return err
 	case ctx.Err() != nil:
 		return cli.Silent(cli.Interrupted)
-	case !report.OK():
+	case failed != "" && !f.asJSON:
+		return cli.Fail(cli.Refused, "%s", failed)
+	case failed != "" || !report.OK():
 		return cli.Silent(cli.Refused)
 	}
 	return nil

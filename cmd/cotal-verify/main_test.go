@@ -148,3 +148,38 @@ func TestInterruptLeavesNothing(t *testing.T) {
 }
 
 func itoa(n int) string { data, _ := json.Marshal(n); return string(data) }
+
+// The words of the command line are those of cotal, whose command it is.
+func TestTheHelpAndUsageNameTheWholeCommand(t *testing.T) {
+	_, help, _ := verify(t, "--help")
+	for _, want := range []string{"\n  cotal ext verify BINARY [flags]\n", "help for cotal ext verify"} {
+		if !strings.Contains(help, want) {
+			t.Errorf("no %q in\n%s", want, help)
+		}
+	}
+	_, _, missing := verify(t)
+	if want := "BINARY is missing; usage: cotal ext verify BINARY [flags]"; !strings.Contains(missing, want) {
+		t.Errorf("%q, want %q", missing, want)
+	}
+	_, out, errw := verify(t, "/none/such")
+	if out != "" || !strings.HasPrefix(errw, "cotal: ") || strings.Count(errw, "\n") != 1 {
+		t.Errorf("of a file that is not there: %q and %q, want one line that begins with cotal", out, errw)
+	}
+}
+
+// What does not start was seventy times skipped, without a word why.
+func TestWhatDoesNotStartIsSaidOnceWithTheReason(t *testing.T) {
+	command := filepath.Join(harness.Bin(t), "cotal-connector-command")
+	code, out, errw := verify(t, "/bin/true")
+	if code != int(cli.Refused) || strings.Count(out, "the plugin does not start") != 1 || !strings.Contains(out, " rules: the plugin does not start\n") {
+		t.Errorf("exit code %d:\n%s%s", code, out, errw)
+	}
+	code, out, errw = verify(t, command, "--config", "root=/srv/seats", "--rule", "build-launch-works")
+	if code != int(cli.Refused) || !strings.Contains(errw, "the plugin does not start") || !strings.Contains(errw, "takes no configuration") {
+		t.Errorf("a configuration that it refuses: exit code %d:\n%s%s", code, out, errw)
+	}
+	code, out, errw = verify(t, command, "--rule", "exit-code-is-exact")
+	if code != int(cli.OK) || !strings.Contains(out, "it is for a runtime, and this is a connector") {
+		t.Errorf("a rule of the other kind: exit code %d:\n%s%s", code, out, errw)
+	}
+}

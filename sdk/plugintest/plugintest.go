@@ -147,7 +147,7 @@ func verify(ctx context.Context, l launcher, opts Options) (report Report) {
 		if len(opts.Rules) > 0 && !slices.Contains(opts.Rules, r.ID) {
 			continue
 		}
-		if r.Kind != "" && e.kind() != "" && r.Kind != e.kind() {
+		if len(opts.Rules) == 0 && r.Kind != "" && e.kind() != "" && r.Kind != e.kind() {
 			continue
 		}
 		result := e.run(ctx, r)
@@ -157,8 +157,13 @@ func verify(ctx context.Context, l launcher, opts Options) (report Report) {
 		}
 	}
 	report.Plugin.describe(e.info)
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		report.Error = "interrupted"
+	case e.broken != nil && report.Count(Failed) == 0:
+		report.Error = "nothing was tried: " + notStarted(e.broken)
+	case report.Count(Passed)+report.Count(Failed) == 0 && len(report.Results) > 0 && !report.alien():
+		report.Error = "nothing was tried: " + report.Results[0].Reason
 	}
 	return report
 }
@@ -190,10 +195,13 @@ func (e *Env) run(ctx context.Context, r Rule) (result Result) {
 	}
 	switch {
 	case !first(r) && e.broken != nil && r.ID != idStarts:
-		return pass(Skipped, "the plugin does not start")
+		result.Untried = true
+		return pass(Skipped, notStarted(e.broken))
 	case r.Kind != "" && r.Kind != e.kind():
-		return pass(Skipped, "it is not for this kind of plugin")
+		result.alien = true
+		return pass(Skipped, fmt.Sprintf("it is for a %s, and this is a %s", r.Kind, e.kind()))
 	case r.Needs != "" && !e.info.Has(r.Needs):
+		result.alien = true
 		return pass(Skipped, fmt.Sprintf("the plugin does not announce the capability %q", r.Needs))
 	}
 	rctx, cancel := context.WithTimeout(ctx, e.limit())
@@ -213,6 +221,11 @@ func (e *Env) run(ctx context.Context, r Rule) (result Result) {
 	}
 	result.Findings = strings.Split(err.Error(), "\n")
 	return pass(Failed, result.Findings[0])
+}
+
+// notStarted says why a plugin cannot be tried.
+func notStarted(err error) string {
+	return "the plugin does not start: " + strings.TrimPrefix(err.Error(), "start the plugin: ")
 }
 
 func (e *Env) limit() time.Duration {

@@ -3,6 +3,7 @@ package plugintest
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -23,10 +24,13 @@ type Result struct {
 	ID         string   `json:"id"`
 	Text       string   `json:"text"`
 	Status     Status   `json:"status"`
+	Untried    bool     `json:"untried,omitempty"`  // skipped because the plugin does not start
 	Reason     string   `json:"reason,omitempty"`   // why it failed or was skipped, one line
 	Findings   []string `json:"findings,omitempty"` // everything that was found, of a rule that failed
 	Evidence   []string `json:"evidence,omitempty"` // what was seen
 	DurationMs int64    `json:"durationMs"`
+
+	alien bool // skipped because it does not apply to this plugin
 }
 
 // Plugin says what was looked at.
@@ -52,8 +56,15 @@ type Report struct {
 	DurationMs int64    `json:"durationMs"`
 }
 
-// OK reports whether rules were run and none failed.
-func (r Report) OK() bool { return r.Error == "" && r.Count(Passed) > 0 && r.Count(Failed) == 0 }
+// OK reports whether rules were run and none failed, or none of those that were asked for applies.
+func (r Report) OK() bool {
+	return r.Error == "" && r.Count(Failed) == 0 && (r.Count(Passed) > 0 || r.alien())
+}
+
+// alien reports whether there are rules and none applies.
+func (r Report) alien() bool {
+	return len(r.Results) > 0 && !slices.ContainsFunc(r.Results, func(res Result) bool { return !res.alien })
+}
 
 // Count returns how many rules ended so.
 func (r Report) Count(s Status) (n int) {
