@@ -120,16 +120,16 @@ func TestWritingAConnector(t *testing.T) {
 // tryConnector does what the page does under "Loading it", with a real host.
 func tryConnector(t *testing.T, files map[string]string, entry manifest.Entry, binary []byte) {
 	w := harness.New(t)
-	if err := os.Chmod(w.Write("bin/echo-agent", files["echo-agent"]), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	w.Setenv("PATH", w.Path("bin")+":"+os.Getenv("PATH"))
+	w.Setenv("PATH", installAgent(t, w, files["echo-agent"]))
+	w.Start(harness.HostOptions{})
 	if err := os.Chmod(w.Write(".cotal/plugins/"+entry.Command, string(binary)), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	digest := sha256.Sum256(binary)
 	w.Write(".cotal/plugins.toml", strings.Replace(files["plugins.toml"], entry.SHA256, hex.EncodeToString(digest[:]), 1))
-	w.Start(harness.HostOptions{})
+	if out := w.CLI("ext", "reload").OK().Stdout; !strings.HasPrefix(out, "added     connector echo 0.1.0, pid ") {
+		t.Errorf("the reload of the page printed %q", out)
+	}
 
 	shows := func(text string) {
 		t.Helper()
@@ -151,6 +151,29 @@ func tryConnector(t *testing.T, files map[string]string, entry manifest.Entry, b
 	// The bundle's own entries stand beside the workspace's.
 	w.Spawn("other", "sleep", "600")
 	w.CLI("stop", "other").OK()
+}
+
+// installAgent does what the page says to put the agent where the host finds it, and returns the PATH that the
+// page gives the host. The page once put it where no host looked.
+func installAgent(t *testing.T, w *harness.World, text string) string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/writing-a-connector.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := regexp.MustCompile("(?s)<!-- shell: install -->\n```\n(.*?)```").FindSubmatch(page)
+	if script == nil {
+		t.Fatal("the page does not install its agent")
+	}
+	home := w.Path("home")
+	w.Write("home/echo-agent", text)
+	cmd := exec.Command("/bin/sh", "-ec", string(script[1])+`printf %s "$PATH"`)
+	cmd.Dir, cmd.Env = home, []string{"HOME=" + home, "PATH=" + os.Getenv("PATH")}
+	path, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("install the agent as the page says: %v", err)
+	}
+	return string(path)
 }
 
 // What make install puts away finds itself again through the links.
