@@ -33,6 +33,7 @@ const (
 	noTarget            // the server answers and has no such pane
 	skewed              // client and server do not speak the same protocol
 	hung                // no answer in time
+	lost                // the server ended while it was asked
 	unavailable         // the program could not be executed
 	failed              // anything else; the text says what
 )
@@ -40,7 +41,7 @@ const (
 func (v verdict) String() string {
 	return [...]string{
 		"answered", "no server", "no such pane", "version skew between tmux client and server",
-		"no answer in time", "tmux cannot be executed", "tmux failed",
+		"no answer in time", "the tmux server ended under the command", "tmux cannot be executed", "tmux failed",
 	}[v]
 }
 
@@ -66,6 +67,8 @@ func judge(exit int, stderr string, late bool, startErr error) verdict {
 		return skewed
 	case has("no server running", "error connecting to", "no such file or directory", "connection refused"):
 		return noServer
+	case has("server exited unexpectedly", "lost server"):
+		return lost
 	case has("can't find pane", "can't find window", "can't find session", "no current session"):
 		return noTarget
 	}

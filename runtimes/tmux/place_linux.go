@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -71,7 +72,15 @@ func (p place) write(dir string) error {
 
 func readPlace(dir string) (place, error) {
 	var p place
-	text, err := os.ReadFile(filepath.Join(dir, placeFile))
+	f, err := os.OpenFile(filepath.Join(dir, placeFile), os.O_RDONLY|unix.O_NONBLOCK, 0) // an ordinary open of a FIFO waits
+	if err != nil {
+		return p, fmt.Errorf("read %s: %w", placeFile, err)
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return p, fmt.Errorf("read %s: no regular file: %w", filepath.Join(dir, placeFile), record.ErrBroken)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, 64<<10)) // a place has some hundred bytes; what is cut is broken
 	if err != nil {
 		return p, fmt.Errorf("read %s: %w", placeFile, err)
 	}

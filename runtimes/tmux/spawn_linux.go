@@ -163,7 +163,7 @@ func (sp *spawning) run(ctx context.Context) (sdk.Handle, error) {
 		return sdk.Handle{}, fmt.Errorf("listen for the custody process: %w", err)
 	}
 	defer l.Close() // removes the socket
-	if sp.place, err = sp.server.start(ctx, sp.req.SeatID, sp.req.Rows, sp.req.Cols, []string{sp.s.holder.Path, sp.req.SeatID, start}); err != nil {
+	if err := sp.startServer(ctx, []string{sp.s.holder.Path, sp.req.SeatID, start}); err != nil {
 		return sdk.Handle{}, fmt.Errorf("start tmux: %w", err)
 	}
 	sp.server.id = seatIdentity(sp.place.Server)
@@ -191,6 +191,21 @@ func (sp *spawning) run(ctx context.Context) (sdk.Handle, error) {
 		Socket: sp.s.socketPath(sp.req.SeatID), Seat: identityOf(id), Place: sp.place.text(),
 		SeatRoot: sp.s.root.Path, GraceMs: sp.req.StopGraceMs,
 	}), nil
+}
+
+// startServer starts the seat's tmux server. One that ended while it started is started once more when
+// nobody answers at its socket: about one in fifty did so right behind the end of an earlier server of the
+// same seat (tmux 3.3a). Nothing was executed by then, since the pane's process waits for what it is to do.
+func (sp *spawning) startServer(ctx context.Context, argv []string) (err error) {
+	for range 2 {
+		if sp.place, err = sp.server.start(ctx, sp.req.SeatID, sp.req.Rows, sp.req.Cols, argv); verdictOf(err) != lost {
+			return err
+		}
+		if _, _, terr := sp.server.tagged(ctx); verdictOf(terr) != noServer {
+			return err
+		}
+	}
+	return err
 }
 
 // handOver waits for the pane's process, proves that it is that one, and gives it what it is to do.
