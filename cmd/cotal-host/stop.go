@@ -16,6 +16,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
 	"github.com/cotal-ai/cotal-host/host/instance"
+	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
@@ -408,7 +409,7 @@ func (s *stopper) seats() ([]wire.AgentRow, error) {
 // instanceID reads the identity of a workspace; empty when it never had a host.
 func instanceID(root string) (string, error) {
 	path := filepath.Join(instance.DirOf(root), "instance.json")
-	text, err := os.ReadFile(path)
+	file, _, err := manifest.OpenRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
@@ -416,7 +417,8 @@ func instanceID(root string) (string, error) {
 		InstanceID string `json:"instanceId"`
 	}
 	if err == nil {
-		err = json.Unmarshal(text, &f)
+		defer file.Close()
+		err = json.NewDecoder(io.LimitReader(file, 64<<10)).Decode(&f)
 	}
 	if err != nil {
 		return "", fmt.Errorf("read identity %s: %w", path, err)

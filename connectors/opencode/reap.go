@@ -36,7 +36,7 @@ func (c *Connector) Reap(ctx context.Context, req sdk.LeftoverRequest) (sdk.Reap
 		say("no directory given: nothing of a launch can be left in one")
 		return report, nil
 	}
-	data, err := os.ReadFile(filepath.Join(req.Dir, apiFile))
+	data, err := readRegular(filepath.Join(req.Dir, apiFile))
 	var at api
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

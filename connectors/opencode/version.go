@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"io"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -44,7 +43,7 @@ func packageVersion(binary string) string {
 	}
 	for range 3 { // <package>/bin/opencode, or one level deeper
 		path = filepath.Dir(path)
-		data, err := os.ReadFile(filepath.Join(path, "package.json"))
+		data, err := readRegular(filepath.Join(path, "package.json"))
 		if err != nil {
 			continue
 		}
@@ -66,7 +65,7 @@ func packageVersion(binary string) string {
 // launcher returns the path of the launcher and checks that it is the one of this bundle.
 func (c *Connector) launcher() (string, error) {
 	path := filepath.Join(c.cfg.bundleDir, launcherName)
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if err != nil {
 		return "", sdk.Errorf(sdk.ErrNotFound, "this launch needs the bundled %s: %v", launcherName, err)
 	}

@@ -18,11 +18,14 @@ type image struct {
 }
 
 func openImage(path string) (*image, error) {
-	src, err := os.Open(path)
+	src, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // an ordinary open of a FIFO waits
 	if err != nil {
 		return nil, fmt.Errorf("read the plugin: %w", err)
 	}
 	defer src.Close()
+	if st, err := src.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("read the plugin: %s is no regular file", path)
+	}
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate("cotal-plugin", flags|unix.MFD_EXEC)
 	if errors.Is(err, unix.EINVAL) { // a kernel before 6.3
