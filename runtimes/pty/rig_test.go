@@ -52,6 +52,9 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(askerEnv); text != "" {
 		asker(text)
 	}
+	if kind := os.Getenv(flooderEnv); kind != "" {
+		flood(kind)
+	}
 	if pidfile := os.Getenv(hiddenEnv); pidfile != "" {
 		hide(pidfile)
 	}
