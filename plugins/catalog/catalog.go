@@ -45,6 +45,7 @@ type Catalog struct {
 	mu      sync.RWMutex // held for access to the fields below only, never over I/O
 	stopped bool         // nothing is added any more
 	plugins map[key]*supervise.Supervisor
+	leaving map[key]bool // being removed, and not listed any more
 }
 
 type key struct {
@@ -187,9 +188,14 @@ type PluginStatus struct {
 	Info     sdk.Info // what it said of itself when it was ready last; zero before that
 }
 
-// Status lists every enabled plugin, by kind and name.
+// Status lists every enabled plugin, by kind and name, but for those that a reload is removing.
 func (c *Catalog) Status() []PluginStatus {
 	plugins := c.all()
+	c.mu.RLock()
+	for k := range c.leaving {
+		delete(plugins, k)
+	}
+	c.mu.RUnlock()
 	out := make([]PluginStatus, 0, len(plugins))
 	for k, s := range plugins {
 		st := s.Status()

@@ -149,6 +149,14 @@ func (c *Catalog) Reload(ctx context.Context, m *manifest.Manifest, users Users)
 	if err != nil {
 		return nil, err
 	}
+	// That took a while, and somebody may need by now what is removed. From here on it is not listed any more,
+	// so that whoever looks whether it is there after saying that he needs it cannot be missed.
+	c.setLeaving(steps)
+	defer c.setLeaving(nil)
+	if err := refuseRemovals(steps, users); err != nil {
+		discard(ready)
+		return nil, err
+	}
 	return c.apply(steps, running, ready)
 }
 
@@ -239,18 +247,7 @@ func (c *Catalog) prepare(ctx context.Context, steps []step, running map[key]*su
 	if len(errs) == 0 {
 		return ready, nil
 	}
-	for _, cand := range ready {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			if cand.added != nil {
-				_ = cand.added.Stop(context.Background())
-			} else if cand.prepared != nil {
-				cand.prepared.Discard()
-			}
-		}()
-	}
-	wg.Wait()
+	discard(ready)
 	var all []error
 	for _, st := range steps { // in their order
 		if err := errs[st.key]; err != nil {
@@ -275,6 +272,35 @@ func (c *Catalog) again(ctx context.Context, s *supervise.Supervisor, e manifest
 		}
 	}
 	return cand, nil
+}
+
+// discard ends what was prepared and is not used.
+func discard(ready map[key]candidate) {
+	var wg sync.WaitGroup
+	for _, cand := range ready {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			if cand.added != nil {
+				_ = cand.added.Stop(context.Background())
+			} else if cand.prepared != nil {
+				cand.prepared.Discard()
+			}
+		}()
+	}
+	wg.Wait()
+}
+
+// setLeaving says which plugins are being removed.
+func (c *Catalog) setLeaving(steps []step) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leaving = map[key]bool{}
+	for _, st := range steps {
+		if st.change == Removed {
+			c.leaving[st.key] = true
+		}
+	}
 }
 
 // apply puts everything in place that is ready. It does not fail but for a stop in between.
