@@ -110,13 +110,16 @@ func checkKey(key string) error {
 	return nil
 }
 
+// ErrRowTooLarge says that a row is above MaxRow. The same row will never be written.
+var ErrRowTooLarge = errors.New("row too large")
+
 func encodeRow(v any) ([]byte, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return nil, err
 	}
 	if len(raw) > MaxRow {
-		return nil, fmt.Errorf("%d bytes, a row has at most %d", len(raw), MaxRow)
+		return nil, fmt.Errorf("%w: %d bytes, a row has at most %d", ErrRowTooLarge, len(raw), MaxRow)
 	}
 	return raw, nil
 }

@@ -80,6 +80,8 @@ type actor struct {
 	stopping     context.CancelFunc // non-nil while a stop's ladder runs
 	stopMode     sdk.StopMode       // of that ladder
 	stopTries    int                // ladders that failed
+	exitTries    int                // exits that could not be recorded
+	flaps        brake              // of the lines on a seat that comes and goes
 	freeing      bool
 	watching     bool
 	killed       []sdk.Killed
@@ -238,9 +240,24 @@ func (a *actor) transition(ev Event, mutate func(*journal.SeatRow), end *settle)
 		a.set.settled(key)
 	}
 	if to != old.State {
-		a.log.Info("seat is "+string(to), "event", string(ev), "reason", row.Reason)
+		a.logState(old.State, to, ev, row.Reason)
 	}
 	return nil
+}
+
+// logState tells of a change. A seat that comes and goes without end is told of now and then.
+func (a *actor) logState(from, to State, ev Event, reason string) {
+	args := []any{"event", string(ev), "reason", reason}
+	if from == Unknown && to == Running || from == Running && to == Unknown {
+		ok, held := a.flaps.allow(time.Now())
+		if !ok {
+			return
+		}
+		if held > 0 {
+			args = append(args, "changes-not-told", held)
+		}
+	}
+	a.log.Info("seat is "+string(to), args...)
 }
 
 // observe stores what the runtime last said, without a transition.
@@ -335,10 +352,34 @@ func (a *actor) adopt(ctx context.Context, commit bool) (sdk.SeatStatus, error) 
 	if err != nil {
 		return sdk.SeatStatus{}, fmt.Errorf("runtime %s: %w", row.Runtime, err)
 	}
-	return rt.Adopt(ctx, sdk.AdoptRequest{
-		SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Handle: row.Handle, Nonce: row.Nonce,
-		Fence: a.set.cfg.Epoch, Commit: commit,
+	st, refused, err := byHandle(row.Handle, func(h sdk.Handle) (sdk.SeatStatus, error) {
+		return rt.Adopt(ctx, sdk.AdoptRequest{
+			SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Handle: h, Nonce: row.Nonce,
+			Fence: a.set.cfg.Epoch, Commit: commit,
+		})
 	})
+	if refused && err == nil && st.Handle.Ref != "" {
+		a.post(func() { a.show(func(s *Snapshot) { s.Row.Handle = st.Handle }) })
+	}
+	return st, err
+}
+
+// byHandle makes a call that names a seat by its handle, and once more by its custody id alone when the
+// handle is refused: it may be of a newer runtime than the one that runs, or have been wrong from the start,
+// and a seat that nobody can name cannot be stopped. A call that is refused as invalid did nothing.
+func byHandle[T any](h sdk.Handle, call func(sdk.Handle) (T, error)) (out T, refused bool, err error) {
+	out, err = call(h)
+	if !errors.Is(err, sdk.ErrInvalid) || h.Version == 0 && h.Ref == "" && len(h.State) == 0 {
+		return out, false, err
+	}
+	again, aerr := call(sdk.Handle{})
+	switch {
+	case errors.Is(aerr, sdk.ErrInvalid): // so it was not the handle
+		return out, false, err
+	case aerr != nil:
+		return again, true, fmt.Errorf("%w (by the custody id alone; its handle was refused: %v)", aerr, err)
+	}
+	return again, true, nil
 }
 
 // onStatus takes the runtime's word for a seat whose saga is over.
@@ -374,6 +415,19 @@ func exitOf(st sdk.SeatStatus) sdk.Exit {
 	return sdk.Exit{At: time.Now(), Evidence: sdk.EvidenceCustodyLost, Detail: st.Reason}
 }
 
+// essence is an exit without everything that can be long.
+func essence(e sdk.Exit) *sdk.Exit {
+	short := sdk.Exit{Code: e.Code, At: e.At, Asked: e.Asked, Detail: "the rest of its exit record is too large to keep"}
+	const word = 64 // bytes of a signal's name
+	if len(e.Signal) <= word {
+		short.Signal = e.Signal
+	}
+	if len(e.Evidence) <= word {
+		short.Evidence = e.Evidence
+	}
+	return &short
+}
+
 // onExit records the end, once, and then removes what is left of the seat.
 func (a *actor) onExit(st sdk.SeatStatus) {
 	state := a.snapshot().State
@@ -383,6 +437,12 @@ func (a *actor) onExit(st sdk.SeatStatus) {
 	}
 	_ = fpExitSeen.Hit()
 	exit := exitOf(st)
+	if exit.At.IsZero() {
+		exit.At = time.Now()
+	}
+	if cause := a.snapshot().Row.Cause; exit.Evidence != sdk.EvidenceReaped && (cause == causeRequested || cause == causeShutdown) {
+		exit.Asked = true // whoever saw the end did not see who asked for it; this host did ask
+	}
 	err := a.transition(EvExited, func(r *journal.SeatRow) {
 		r.Exit, r.Ended, r.Reason = &exit, exit.At, ""
 		if r.Cause == "" {
@@ -392,7 +452,11 @@ func (a *actor) onExit(st sdk.SeatStatus) {
 	if err != nil {
 		// The exit record is still in the seat's directory: nothing is lost, try again.
 		a.log.Error("record exit", "err", err)
-		a.after(0, func() { a.onExit(st) })
+		if errors.Is(err, journal.ErrRowTooLarge) { // the same one will never be written
+			st.Exit = essence(exit)
+		}
+		a.after(a.exitTries, func() { a.onExit(st) })
+		a.exitTries++
 		return
 	}
 	_ = fpExitRecorded.Hit()
@@ -482,10 +546,13 @@ func (a *actor) reapCtx(parent context.Context, mode sdk.StopMode, keep bool) (s
 	if err != nil {
 		return sdk.ReapReport{}, fmt.Errorf("runtime %s: %w", row.Runtime, err)
 	}
-	return rt.Reap(ctx, sdk.StopRequest{
-		SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Handle: row.Handle, Nonce: row.Nonce,
-		Fence: a.set.cfg.Epoch, Mode: mode, GraceMs: row.Grace, Keep: keep,
+	report, _, err := byHandle(row.Handle, func(h sdk.Handle) (sdk.ReapReport, error) {
+		return rt.Reap(ctx, sdk.StopRequest{
+			SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Handle: h, Nonce: row.Nonce,
+			Fence: a.set.cfg.Epoch, Mode: mode, GraceMs: row.Grace, Keep: keep,
+		})
 	})
+	return report, err
 }
 
 // reapConnector lets the connector remove its program's own leftovers. Its failure is told, and does
@@ -503,7 +570,8 @@ func (a *actor) reapConnector(ctx context.Context, row journal.SeatRow) {
 			SeatID: row.SeatID, Name: row.Alias, LifecycleUID: row.UID, WorkspaceRoot: a.set.cfg.Root,
 			Cwd: row.Cwd, Dir: launchDir(a.set.dir(row.SeatID)),
 		})
-		if err == nil {
+		// "Nothing was there" is no part of the proof, and must not stand in place of the runtime's.
+		if err == nil && (report.Outcome != sdk.ReapAbsent || len(report.Removed) > 0) {
 			a.post(func() {
 				a.removed = append(a.removed, report.Removed...)
 				a.evidence = append(a.evidence, report.Evidence...)

@@ -101,13 +101,15 @@ func (s *Set) listedBy(ctx context.Context, runtime string) ([]*actor, error) {
 		return nil, err
 	}
 	var found []*actor
-	foreign := 0
+	foreign, unread, example := 0, 0, sdk.SeatListing{}
 	for _, e := range list {
 		switch row := s.rowFromListing(e, runtime); {
 		case !e.Ours:
 			foreign++
 			if e.Problem != "" {
-				s.cfg.Log.Warn("seat directory cannot be read; it is left alone", "seat", e.SeatID, "err", e.Problem)
+				if unread++; unread == 1 {
+					example = e
+				}
 			}
 		case row.Runtime != runtime: // its own runtime lists it, or its intent names it
 		default:
@@ -115,6 +117,9 @@ func (s *Set) listedBy(ctx context.Context, runtime string) ([]*actor, error) {
 				found = append(found, a)
 			}
 		}
+	}
+	if unread > 0 { // one line for all: there may be thousands
+		s.cfg.Log.Warn("seat directories cannot be read; they are left alone", "plugin", runtime, "count", unread, "seat", example.SeatID, "err", example.Problem)
 	}
 	s.mu.Lock()
 	s.foreign[runtime] = foreign

@@ -196,8 +196,12 @@ func inputError(name string, typed int, err error) *wire.Error {
 			return refused
 		}
 	}
-	if errors.Is(err, seat.ErrLineTooLong) || errors.Is(err, seat.ErrNotRunning) || errors.Is(err, sdk.ErrGone) {
+	if errors.Is(err, seat.ErrLineTooLong) || errors.Is(err, seat.ErrNotRunning) || errors.Is(err, sdk.ErrGone) ||
+		typed == 0 && errors.Is(err, sdk.ErrTooLarge) {
 		code = wire.CodeFailedPrecondition
+	}
+	if typed == 0 && errors.Is(err, sdk.ErrInvalid) {
+		code = wire.CodeBadRequest
 	}
 	switch {
 	case typed > 0:
@@ -211,8 +215,19 @@ func inputError(name string, typed int, err error) *wire.Error {
 
 func notExecuted(err error) bool {
 	var e *seat.Error
-	return errors.As(err, &e) && e.Outcome == seat.OutcomeNotExecuted ||
-		errors.Is(err, sdk.ErrGone) || errors.Is(err, sdk.ErrNotOurs) || errors.Is(err, sdk.ErrStaleFence)
+	if errors.As(err, &e) && e.Outcome == seat.OutcomeNotExecuted {
+		return true
+	}
+	for _, before := range []error{sdk.ErrGone, sdk.ErrNotOurs, sdk.ErrStaleFence} { // refused before the first byte, whatever else is said
+		if errors.Is(err, before) {
+			return true
+		}
+	}
+	var said *sdk.Error
+	if errors.As(err, &said) && said.Outcome != "" {
+		return said.Outcome == sdk.OutcomeNotExecuted
+	}
+	return errors.Is(err, sdk.ErrTooLarge) || errors.Is(err, sdk.ErrInvalid) || errors.Is(err, sdk.ErrUnsupported)
 }
 
 // inputFacts are the connector's facts on typing; zero when it cannot be asked now.

@@ -70,6 +70,7 @@ type inproc struct {
 	info    *sdk.Info        // instead of what the pty runtime announces
 	others  map[string]error // further runtimes, and why each does not start
 	other   sdk.Runtime      // what they are
+	leaves  int              // after that many looks the others are gone; 0: never
 	down    error
 	conns   map[string]sdk.Connector
 	facts   map[string]sdk.Info
@@ -96,6 +97,11 @@ func (p *inproc) Runtime(_ context.Context, name string) (sdk.Runtime, sdk.Info,
 func (p *inproc) Runtimes() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.leaves > 0 {
+		if p.leaves--; p.leaves == 0 {
+			defer func() { p.others = nil }()
+		}
+	}
 	return append(slices.Collect(maps.Keys(p.others)), "pty")
 }
 

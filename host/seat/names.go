@@ -18,8 +18,8 @@ func checkName(name string) error {
 	return persona.CheckName(name)
 }
 
-// names gives out aliases. A numbered name is never issued twice in one process, even after its
-// holder ended: readers could not tell the two apart. A base name is reusable for ever.
+// names gives out aliases. A numbered name is never issued twice in one process once a seat ran
+// under it, even after its holder ended: readers could not tell the two apart. A base name is reusable for ever.
 type names struct {
 	numbered map[string]bool
 }
@@ -30,6 +30,9 @@ type errNameHeld struct{ name, by string }
 func (e errNameHeld) Error() string {
 	return fmt.Sprintf("name %q is held by a seat that is %s; stop it first, or choose another --name", e.name, e.by)
 }
+
+// giveBack frees a numbered name whose seat never ran: nothing was ever read under it.
+func (n *names) giveBack(name string) { delete(n.numbered, name) }
 
 // allocate returns the alias for a spawn. held tells who holds a name ("" when free). A pinned name is
 // refused when held; a name that came from a persona is numbered name_2, name_3, ….

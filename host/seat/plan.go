@@ -157,6 +157,9 @@ type minting struct {
 
 // mint makes identity, and what the connector's facts ask for.
 func mint(f sdk.ConnectorFacts) (*minting, error) {
+	if err := f.Mints.Check(); err != nil {
+		return nil, err
+	}
 	kp, err := nkeys.CreateUser()
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/host/journal"
@@ -17,6 +18,13 @@ const (
 	probeEvery   = 100 * time.Millisecond
 	probeTimeout = 1500 * time.Millisecond
 )
+
+// loopback reports whether addr is an address and port of this machine. Names are none: who resolves them is
+// not ours.
+func loopback(addr string) bool {
+	at, err := netip.ParseAddrPort(addr)
+	return err == nil && at.Addr().IsLoopback() && at.Port() != 0
+}
 
 // probe reports whether p answers now.
 func probe(ctx context.Context, p sdk.Probe) bool {
@@ -38,7 +46,11 @@ func probe(ctx context.Context, p sdk.Probe) bool {
 		req.SetBasicAuth(p.User, p.Password)
 	}
 	// A client of its own: no connection is kept to a program that may be killed, no proxy is used.
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	// Nor is it followed elsewhere: a redirect is an answer.
+	client := &http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	resp, err := client.Do(req)
 	if err != nil {
 		return false

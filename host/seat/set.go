@@ -255,6 +255,9 @@ func (s *Set) freed(a *actor) {
 	} else {
 		s.cap.release()
 	}
+	if snap.Row.Exit == nil && snap.Row.Started.IsZero() {
+		s.names.giveBack(snap.Row.Alias)
+	}
 	if snap.Row.Exit != nil {
 		s.ended = append(s.ended, snap)
 		s.pruneEnded()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/host/goal"
@@ -55,6 +56,9 @@ func (s *Set) Spawn(ctx context.Context, caller wire.Caller, id, fingerprint str
 		return wire.Acceptance{}, err
 	}
 	minted, err := mint(p.facts)
+	if errors.Is(err, sdk.ErrInvalid) {
+		return wire.Acceptance{}, wire.Refuse(wire.CodeFailedPrecondition, "connector %s: %v", p.profile.Agent, err)
+	}
 	if err != nil {
 		return wire.Acceptance{}, wire.Refuse(wire.CodeUnavailable, "mint: %v", err)
 	}
@@ -72,6 +76,15 @@ func (s *Set) Spawn(ctx context.Context, caller wire.Caller, id, fingerprint str
 	}
 	_ = fpReserved.Hit()
 	row := a.snapshot().Row
+	if !s.has(row.Runtime) {
+		// Whoever removes a runtime hides it first and then looks for its seats; this one is looked for from
+		// now on, so one of the two sees the other.
+		a.acceptErr = wire.Refuse(wire.CodeUnavailable, "runtime %s is being removed", row.Runtime)
+		s.freed(a)
+		close(a.accepted)
+		close(a.done)
+		return wire.Acceptance{}, a.acceptErr
+	}
 	err = s.cfg.Journal.Update(ctx, func(tx *journal.Tx) error {
 		if err := tx.PutSeat(row); err != nil {
 			return err
@@ -96,6 +109,11 @@ func (s *Set) Spawn(ctx context.Context, caller wire.Caller, id, fingerprint str
 		a.launch(lctx, p, minted)
 	})
 	return acc, nil
+}
+
+// has reports whether a runtime is there and stays. The one for new seats always is: it cannot be removed.
+func (s *Set) has(runtime string) bool {
+	return runtime == s.cfg.Runtime || slices.Contains(s.cfg.Plugins.Runtimes(), runtime)
 }
 
 // accepted looks for an earlier acceptance of the same request.
@@ -275,6 +293,9 @@ func (a *actor) build(ctx context.Context, row journal.SeatRow, p *plan, m *mint
 	}
 	if !filepath.IsAbs(spec.Path) {
 		return spec, fmt.Errorf("connector %s gave the program path %q, which is not absolute", row.Agent, spec.Path)
+	}
+	if spec.Probe != nil && !loopback(spec.Probe.Addr) {
+		return spec, fmt.Errorf("connector %s gave the probe address %q, which is not a loopback address with a port", row.Agent, spec.Probe.Addr)
 	}
 	return spec, nil
 }

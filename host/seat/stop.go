@@ -126,6 +126,11 @@ func (a *actor) onLadderDone(report sdk.ReapReport, err error, overtaken bool) {
 		a.stopTries++
 		return
 	}
+	if report.Exit != nil && report.Outcome == sdk.ReapStopped { // this stop ended it, whatever its record could see
+		exit := *report.Exit
+		exit.Asked = true
+		report.Exit = &exit
+	}
 	a.merge(report)
 	a.onExit(sdk.SeatStatus{State: sdk.SeatExited, Exit: report.Exit, Reason: "ended by a stop; no record of the exit was found"})
 }

@@ -35,6 +35,10 @@ func (a *actor) keepTail() {
 	if err == nil && len(text) > 0 {
 		err = writeTail(a.set.tailFile(row.SeatID), text)
 	}
+	if errors.Is(err, fs.ErrNotExist) { // not every runtime keeps the output of its seats
+		a.log.Debug("the seat keeps no output", "err", err)
+		return
+	}
 	if err != nil {
 		a.log.Warn("last output of the seat is not kept", "err", err)
 	}

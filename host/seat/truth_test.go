@@ -221,9 +221,10 @@ func TestFieldJ10_OneRequestSentTenTimesIsOneSeat(t *testing.T) {
 
 // elsewhere is a runtime without processes, lists or watches: what it was asked to run runs until it is reaped.
 type elsewhere struct {
-	root string
-	mu   sync.Mutex
-	runs map[string]bool
+	root  string
+	proof string // evidence of a reap
+	mu    sync.Mutex
+	runs  map[string]bool
 }
 
 func (e *elsewhere) Spawn(_ context.Context, req sdk.SpawnRequest) (sdk.Handle, error) {
@@ -251,10 +252,14 @@ func (e *elsewhere) Reap(_ context.Context, req sdk.StopRequest) (sdk.ReapReport
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.runs, req.SeatID)
-	if !req.Keep {
-		return sdk.ReapReport{Outcome: sdk.ReapStopped}, os.RemoveAll(filepath.Join(e.root, req.SeatID))
+	report := sdk.ReapReport{Outcome: sdk.ReapStopped}
+	if e.proof != "" {
+		report.Evidence = []string{e.proof}
 	}
-	return sdk.ReapReport{Outcome: sdk.ReapStopped}, nil
+	if !req.Keep {
+		return report, os.RemoveAll(filepath.Join(e.root, req.SeatID))
+	}
+	return report, nil
 }
 
 // Seats of a runtime that does not start are unknown, found by what the host wrote into their directories,

@@ -3,6 +3,7 @@ package seat
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -48,7 +49,9 @@ func (a *actor) newTypist(ctx context.Context) (typist, error) {
 	if err != nil {
 		return nil, wire.Refuse(wire.CodeUnavailable, "runtime %s: %v; nothing was typed", row.Runtime, err)
 	}
-	at, err := rt.Attach(ctx, sdk.AttachRequest{SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Handle: row.Handle})
+	at, _, err := byHandle(row.Handle, func(h sdk.Handle) (sdk.AttachTarget, error) {
+		return rt.Attach(ctx, sdk.AttachRequest{SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Handle: h})
+	})
 	switch {
 	case errors.Is(err, sdk.ErrGone):
 		return nil, wire.Refuse(wire.CodeFailedPrecondition, "%s does not run any more; nothing was typed", row.Alias)
@@ -83,6 +86,27 @@ func (a *actor) dialSocket(ctx context.Context, at *sdk.SeatEndpoint) (*socketTy
 // lacks refuses what a runtime cannot do, by the name of the capability.
 func lacks(runtime, what string, c sdk.Capability) *wire.Error {
 	return wire.Refuse(wire.CodeUnimplemented, "runtime %s cannot %s: it lacks the capability %q", runtime, what, c)
+}
+
+// A program that reads takes what is typed at once, or, a long text, at this rate at least.
+const (
+	stallTime = 5 * time.Second
+	slowRate  = 4 << 10 // bytes a second
+)
+
+// stallLimit is how long a program has to take n bytes.
+func stallLimit(n int) time.Duration { return stallTime + time.Duration(n)*time.Second/slowRate }
+
+// stalled types p, and after limit gives up with the reason: the program does not read. It does not wait for
+// the caller's deadline, which would say nothing.
+func stalled(ctx context.Context, limit time.Duration, p []byte, write func(context.Context, []byte) (int, error)) (int, error) {
+	bound, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	n, err := write(bound, p)
+	if ctx.Err() == nil && bound.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("its program does not read: its terminal did not take %d bytes within %s", len(p), limit.Round(time.Second))
+	}
+	return n, err
 }
 
 // socketTypist types over the seat's socket: terminal bytes never cross a plugin.
@@ -127,7 +151,7 @@ func (t *socketTypist) paste(ctx context.Context, text []byte, bracketed bool, g
 		if err := goOn(); err != nil {
 			return typed, err
 		}
-		n, err := t.conn.Input(ctx, p)
+		n, err := stalled(ctx, stallLimit(len(p)), p, t.conn.Input)
 		typed += n
 		if err != nil {
 			return typed, err
@@ -136,7 +160,9 @@ func (t *socketTypist) paste(ctx context.Context, text []byte, bracketed bool, g
 	return typed, nil
 }
 
-func (t *socketTypist) key(ctx context.Context, p []byte) (int, error) { return t.conn.Input(ctx, p) }
+func (t *socketTypist) key(ctx context.Context, p []byte) (int, error) {
+	return stalled(ctx, stallLimit(len(p)), p, t.conn.Input)
+}
 
 func (t *socketTypist) close() { t.conn.Close() }
 
@@ -161,8 +187,10 @@ func (t *writerTypist) look(ctx context.Context) (terminalNow, error) {
 
 func (t *writerTypist) write(ctx context.Context, p []byte, paste bool) (int, error) {
 	row := t.a.snapshot().Row
-	return t.w.Write(ctx, sdk.WriteRequest{
-		SeatID: row.SeatID, InstanceID: t.a.set.cfg.InstanceID, Handle: row.Handle, Fence: t.a.set.cfg.Epoch, Data: p, Paste: paste,
+	return stalled(ctx, stallLimit(len(p)), p, func(ctx context.Context, p []byte) (int, error) {
+		return t.w.Write(ctx, sdk.WriteRequest{
+			SeatID: row.SeatID, InstanceID: t.a.set.cfg.InstanceID, Handle: row.Handle, Fence: t.a.set.cfg.Epoch, Data: p, Paste: paste,
+		})
 	})
 }
 
