@@ -9,6 +9,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
 	"github.com/cotal-ai/cotal-host/host"
+	"github.com/cotal-ai/cotal-host/host/config"
 )
 
 func serveCmd() *cobra.Command {
@@ -35,13 +36,19 @@ A second signal only makes it faster.`,
 	f.StringVar(&cfg.Runtime, "runtime", "pty", "runtime for new seats; those of every other runtime are kept all the same")
 	f.IntVar(&cfg.MaxSeats, "max-seats", 0, "how many seats may live at once (default: config.toml, else built in)")
 	f.BoolVar(&cfg.SyncAlways, "sync-always", false, "the embedded broker syncs every write to disk: survives power loss, slower")
+	_ = cmd.RegisterFlagCompletionFunc("runtime", cobra.FixedCompletions([]cobra.Completion{"pty", "tmux"}, cobra.ShellCompDirectiveNoFileComp)) // fails for a flag that does not exist
 	level := f.String("log-level", "info", "what goes into the log: trace, debug, info, warn, error")
+	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]cobra.Completion{"trace", "debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.MarkFlagDirname("root")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if st, err := os.Stat(cfg.Root); cfg.Root != "" && (err != nil || !st.IsDir()) {
+			return cli.Fail(cli.Usage, "--root %s: there is no such directory", cfg.Root)
+		}
 		switch {
 		case !cfg.Open:
 			return cli.Fail(cli.Usage, "authenticated mode is not built yet: pass --open")
-		case cfg.MaxSeats < 0:
-			return cli.Fail(cli.Usage, "--max-seats %d: must be 0 (default) or more", cfg.MaxSeats)
+		case cfg.MaxSeats < 0 || cfg.MaxSeats > config.MaxMaxSeats:
+			return cli.Fail(cli.Usage, "--max-seats %d: use 1 to %d, or 0 for the default", cfg.MaxSeats, config.MaxMaxSeats)
 		case cfg.TokenFile != "" && cfg.Server == "":
 			return cli.Fail(cli.Usage, "--token-file is for --server; the embedded broker makes its own token")
 		}

@@ -85,6 +85,33 @@ func (a *app) agentNames(cmd *cobra.Command, _ []string, _ string) ([]cobra.Comp
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
+// runtimeNames completes --runtime with the runtimes of the host.
+func (a *app) runtimeNames(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	s := new(wire.StatusReply)
+	if !a.ask(cmd, wire.CmdStatus, s) {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []cobra.Completion
+	for _, p := range s.Plugins {
+		if p.Kind == "runtime" {
+			names = append(names, offer(p.Name, p.State))
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// keyCompletions completes the last key of a list of them.
+func keyCompletions(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	before := typed[:strings.LastIndexByte(typed, ',')+1]
+	var names []cobra.Completion
+	for _, k := range keyNames {
+		if !strings.Contains(k, " ") {
+			names = append(names, before+k)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+}
+
 // personaNames completes the personas of the workspace. The program after -- is the shell's to complete.
 func (a *app) personaNames(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if slices.Contains(os.Args, "--") { // cobra puts a -- of its own behind what it lets a completion see

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -25,13 +27,15 @@ const (
 	waitWindow = 64 << 10
 	// screenEvery is the pause between two looks at the screen of a runtime that keeps no output.
 	screenEvery = 250 * time.Millisecond
+	// afterInterrupt is how long an input that is interrupted still waits for what became of it.
+	afterInterrupt = 500 * time.Millisecond
 )
 
 type inputOptions struct {
-	text, waitText string
-	keys           []string
-	noEnter, json  bool
-	wait           time.Duration
+	text, typeText, waitText string
+	keys                     []string
+	noEnter, json            bool
+	wait                     time.Duration
 }
 
 func inputCmd(a *app) *cobra.Command {
@@ -41,10 +45,13 @@ func inputCmd(a *app) *cobra.Command {
 		Long: `Type text into a seat, followed by Return. The text is delivered as it is: nothing in it is a key name
 or a command; one line end at its end is taken for the Return. A program that has switched on bracketed paste
 gets it as one paste, so that several lines are one message; control characters are refused then, because
-they could end the paste early. With --text - the text is standard input. No terminal is needed.
+they could end the paste early. Text that is no UTF-8 is refused. With --text - the text is standard input. No terminal is needed.
 
 --keys presses keys instead: enter, esc, tab, shift-tab, space, backspace, delete, insert, up, down, left,
 right, home, end, pageup, pagedown, f1 to f12, ctrl-a to ctrl-z, or single characters, separated by commas.
+
+--type presses the characters of a short text as keys, followed by Return: for a program such as vim, which
+puts a paste into the text it edits and takes no command from it.
 
 --wait-text waits until the seat has printed a text, compared without spaces and control sequences, and types
 then; the last 64 KiB of output count. Not seen within --wait, nothing is typed and the exit code is 1.
@@ -54,18 +61,21 @@ While a person types at the seat's terminal nothing else is typed: that is waite
   cotal input reviewer --text - <question.txt
   cotal input reviewer --text y --no-enter
   cotal input reviewer --keys esc,ctrl-c
+  cotal input vim --type ':set number'
   cotal input reviewer --wait-text 'Do you trust this folder?' --keys enter`,
 		Args: cli.Arg(seatArg, false, seatArg+" --text <text>"),
 	}
 	var opt inputOptions
 	f := cmd.Flags()
 	f.StringVar(&opt.text, "text", "", "what to type, 1 to 65536 bytes; - reads standard input")
+	f.StringVar(&opt.typeText, "type", "", "type this key by key instead, such as an editor's command; never a paste")
 	f.StringSliceVar(&opt.keys, "keys", nil, "keys to press instead, such as esc or ctrl-c,enter")
 	f.BoolVar(&opt.noEnter, "no-enter", false, "do not press Return after the text")
 	f.StringVar(&opt.waitText, "wait-text", "", "type only once the seat has printed this")
 	f.DurationVar(&opt.wait, "wait", 30*time.Second, "how long to wait for --wait-text")
 	f.BoolVar(&opt.json, "json", false, "print one JSON object")
 	cmd.ValidArgsFunction = a.seatNames(false, "starting", "running")
+	_ = cmd.RegisterFlagCompletionFunc("keys", keyCompletions) // fails for a flag that does not exist
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		req, err := opt.request(a.in, f.Changed, args[0])
 		if err != nil {
@@ -90,11 +100,22 @@ While a person types at the seat's terminal nothing else is typed: that is waite
 func (opt *inputOptions) request(in io.Reader, given func(string) bool, ref string) (wire.InputArgs, error) {
 	enter := !opt.noEnter
 	switch {
+	case given("wait") && !given("wait-text"):
+		return wire.InputArgs{}, cli.Fail(cli.Usage, "--wait is for --wait-text: say what to wait for")
+	case given("type") && (given("text") || given("keys")):
+		return wire.InputArgs{}, cli.Fail(cli.Usage, "--type, --text and --keys are several inputs; send one after the other")
+	case given("type"):
+		return opt.typed(enter)
 	case given("text") && given("keys"):
 		return wire.InputArgs{}, cli.Fail(cli.Usage, "--text and --keys are two inputs; send one after the other")
 	case given("keys"):
 		if len(opt.keys) == 0 || len(opt.keys) > wire.MaxKeys {
 			return wire.InputArgs{}, cli.Fail(cli.Usage, "--keys has %d keys; 1 to %d can be pressed at once", len(opt.keys), wire.MaxKeys)
+		}
+		for _, k := range opt.keys {
+			if !isKeyName(k) {
+				return wire.InputArgs{}, cli.Fail(cli.Usage, "--keys: %q is no key; there are %s, or one character", k, strings.Join(keyNames, ", "))
+			}
 		}
 		return wire.InputArgs{Keys: opt.keys}, nil
 	case !given("text"):
@@ -117,7 +138,64 @@ func (opt *inputOptions) request(in io.Reader, given func(string) bool, ref stri
 	if body == "" || len(body) > wire.MaxText {
 		return wire.InputArgs{}, cli.Fail(cli.Usage, "text has %d bytes; 1 to %d can be typed at once", len(body), wire.MaxText)
 	}
+	if i := notUTF8(body); i >= 0 {
+		return wire.InputArgs{}, cli.Fail(cli.Usage, "byte %d of the text is 0x%02x and no UTF-8; nothing was typed", i, body[i])
+	}
 	return wire.InputArgs{Text: body, Enter: &enter}, nil
+}
+
+// typed makes keys of a text: a program that reads commands takes no paste for one.
+func (opt *inputOptions) typed(enter bool) (wire.InputArgs, error) {
+	if i := notUTF8(opt.typeText); i >= 0 {
+		return wire.InputArgs{}, cli.Fail(cli.Usage, "byte %d of the text is 0x%02x and no UTF-8; nothing was typed", i, opt.typeText[i])
+	}
+	var keys []string
+	for _, r := range opt.typeText {
+		switch {
+		case r == ' ':
+			keys = append(keys, "space")
+		case r == '\n', r == '\r':
+			keys = append(keys, "enter")
+		case r == '\t':
+			keys = append(keys, "tab")
+		case isKeyName(string(r)):
+			keys = append(keys, string(r))
+		default:
+			return wire.InputArgs{}, cli.Fail(cli.Usage, "--type: %q is no key", r)
+		}
+	}
+	if enter {
+		keys = append(keys, "enter")
+	}
+	if opt.typeText == "" || len(keys) > wire.MaxKeys {
+		return wire.InputArgs{}, cli.Fail(cli.Usage, "--type presses %d keys; 1 to %d can be pressed at once", len(keys), wire.MaxKeys)
+	}
+	return wire.InputArgs{Keys: keys}, nil
+}
+
+// notUTF8 is the index of the first byte of text that belongs to no character, or -1.
+func notUTF8(text string) int {
+	for i, r := range text {
+		if r == utf8.RuneError && !strings.HasPrefix(text[i:], string(utf8.RuneError)) {
+			return i
+		}
+	}
+	return -1
+}
+
+// keyNames are the keys that have a name; their host knows what they send.
+var keyNames = []string{
+	"enter", "return", "esc", "escape", "tab", "shift-tab", "space", "backspace", "delete", "insert", "up", "down", "left", "right",
+	"home", "end", "pageup", "pagedown", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9", "f10", "f11", "f12", "ctrl-a to ctrl-z",
+}
+
+// isKeyName says whether a host knows a key.
+func isKeyName(k string) bool {
+	if c, ok := strings.CutPrefix(k, "ctrl-"); ok {
+		return len(c) == 1 && (c[0] >= 'a' && c[0] <= 'z' || strings.Contains("[]\\^_@", c))
+	}
+	r, n := utf8.DecodeRuneInString(k)
+	return slices.Contains(keyNames, k) || n > 0 && n == len(k) && r > 0x20 && r != utf8.RuneError && (r < 0x7f || r >= 0xa0)
 }
 
 // squeeze is text without control sequences, controls and spaces: a screen is drawn with any of them in
@@ -238,8 +316,16 @@ func typeInto(ctx context.Context, a *app, row wire.AgentRow, req wire.InputArgs
 		return err
 	}
 	var reply wire.InputReply
-	err = c.Manager(ctx, mesh.Call{Command: wire.CmdInput, Authz: wire.AuthzAny, Target: target, Args: req}, &reply)
+	// Who interrupts it is told what became of the text: the host goes on typing.
+	call, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(afterInterrupt, cancel) })()
+	err = c.Manager(call, mesh.Call{Command: wire.CmdInput, Authz: wire.AuthzAny, Target: target, Args: req}, &reply)
 	if err != nil {
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			return cli.Fail(cli.Interrupted, "interrupted: the host was asked to type %s into %s and has not said how much of it is typed; all, some or nothing may be, and it may go on for some seconds. Look with `cotal logs %s` before typing it again",
+				amount(req), row.Name, row.Name)
+		}
 		if cli.CodeOf(err) == cli.Uncertain {
 			return cli.Fail(cli.Uncertain, "it may or may not have been typed: %w; look with `cotal logs %s` before typing it again", err, row.Name)
 		}
@@ -248,6 +334,14 @@ func typeInto(ctx context.Context, a *app, row wire.AgentRow, req wire.InputArgs
 	if asJSON {
 		return cli.PrintJSON(a.out, reply)
 	}
-	fmt.Fprintf(a.out, "sent %d bytes to %s\n", reply.Bytes, reply.Name)
+	fmt.Fprintf(a.out, "sent %s to %s\n", cli.Count(reply.Bytes, "byte"), reply.Name)
 	return nil
+}
+
+// amount says how much an input is.
+func amount(req wire.InputArgs) string {
+	if len(req.Keys) > 0 {
+		return cli.Count(len(req.Keys), "key")
+	}
+	return cli.Count(len(req.Text), "byte")
 }

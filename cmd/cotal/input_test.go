@@ -34,6 +34,16 @@ func TestInputRequest(t *testing.T) {
 		"the largest text with a line end":      {opt: inputOptions{text: "-"}, given: "text", stdin: long + "\n", want: wire.InputArgs{Text: long, Enter: &yes}},
 		"one byte more":                         {opt: inputOptions{text: "-"}, given: "text", stdin: long + "xy", bad: "1 to 65536 can be typed"},
 		"keys":                                  {opt: inputOptions{keys: []string{"esc", "enter"}}, given: "keys", want: wire.InputArgs{Keys: []string{"esc", "enter"}}},
+		"text that is no UTF-8":                 {opt: inputOptions{text: "-"}, given: "text", stdin: "a\x9b201~b", bad: "byte 1 of the text is 0x9b and no UTF-8; nothing was typed"},
+		"text that ends in half a character":    {opt: inputOptions{text: "é\xc3"}, given: "text", bad: "byte 2 of the text is 0xc3"},
+		"the replacement character is text":     {opt: inputOptions{text: "\ufffd"}, given: "text", want: wire.InputArgs{Text: "\ufffd", Enter: &yes}},
+		"a key that does not exist":             {opt: inputOptions{keys: []string{"entr"}}, given: "keys", bad: "\"entr\" is no key"},
+		"an editor's command":                   {opt: inputOptions{typeText: ":se nu"}, given: "type", want: wire.InputArgs{Keys: []string{":", "s", "e", "space", "n", "u", "enter"}}},
+		"keys of a text without Return":         {opt: inputOptions{typeText: "é", noEnter: true}, given: "type", want: wire.InputArgs{Keys: []string{"é"}}},
+		"more keys than can be pressed":         {opt: inputOptions{typeText: strings.Repeat("x", 64)}, given: "type", bad: "presses 65 keys; 1 to 64"},
+		"a control that is no key":              {opt: inputOptions{typeText: "\x01"}, given: "type", bad: "is no key"},
+		"a wait for nothing":                    {opt: inputOptions{text: "x"}, given: "text wait", bad: "--wait is for --wait-text"},
+		"a text typed and pasted":               {opt: inputOptions{text: "x", typeText: "y"}, given: "text type", bad: "several inputs"},
 		"keys and a text":                       {opt: inputOptions{keys: []string{"esc"}, text: "x"}, given: "keys text", bad: "two inputs"},
 		"too many keys":                         {opt: inputOptions{keys: make([]string, 65)}, given: "keys", bad: "1 to 64"},
 		"nothing":                               {bad: "say what to type"},
@@ -78,7 +88,7 @@ func TestFieldD13_ADialogIsConfirmedOnceItIsShown(t *testing.T) {
 	if got, _ := os.ReadFile(log); string(got) != "\x1b[B\r" {
 		t.Errorf("the program read %q", got)
 	}
-	w.CLI("input", "asks", "--keys", "hyper").Want(1)
+	w.CLI("input", "asks", "--keys", "hyper").Want(2)
 }
 
 // What a program does to the clipboard is not shown, and what it shows is; with the flag it is passed.

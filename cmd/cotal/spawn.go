@@ -80,6 +80,7 @@ and kept by the host (cotal inspect <seat> --json).`,
 	}
 	cmd.ValidArgsFunction = a.personaNames
 	_ = cmd.RegisterFlagCompletionFunc("agent", a.agentNames) // fails for a flag that does not exist
+	_ = cmd.RegisterFlagCompletionFunc("runtime", a.runtimeNames)
 	_ = cmd.MarkFlagDirname("cwd")
 	_ = cmd.MarkFlagFilename("config", "md")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

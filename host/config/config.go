@@ -19,8 +19,8 @@ import (
 // agent program.
 const DefaultMaxSeats = 64
 
-// maxMaxSeats is the largest ceiling that is accepted.
-const maxMaxSeats = 4096
+// MaxMaxSeats is the largest ceiling that is accepted.
+const MaxMaxSeats = 4096
 
 // maxSize bounds the file, in bytes.
 const maxSize = 256 << 10
@@ -90,8 +90,8 @@ func Parse(path string, raw []byte) (Config, error) {
 	}
 	out := Config{Path: path, MaxSeats: DefaultMaxSeats, DefaultAgent: in.DefaultAgent, SpawnEnv: in.Spawn.Env}
 	if in.MaxSeats != nil {
-		if out.MaxSeats = *in.MaxSeats; out.MaxSeats < 1 || out.MaxSeats > maxMaxSeats {
-			return Config{}, fmt.Errorf("%s: maxSeats: %d is not within 1..%d", path, out.MaxSeats, maxMaxSeats)
+		if out.MaxSeats = *in.MaxSeats; out.MaxSeats < 1 || out.MaxSeats > MaxMaxSeats {
+			return Config{}, fmt.Errorf("%s: maxSeats: %d is not within 1..%d", path, out.MaxSeats, MaxMaxSeats)
 		}
 	}
 	if a := out.DefaultAgent; md.IsDefined("defaultAgent") && !connectorName(a) {

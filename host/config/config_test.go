@@ -88,7 +88,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("spawn = {env = []}")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := Parse("c.toml", []byte(text))
-		if err == nil && (c.MaxSeats < 1 || c.MaxSeats > maxMaxSeats) {
+		if err == nil && (c.MaxSeats < 1 || c.MaxSeats > MaxMaxSeats) {
 			t.Fatalf("%+v", c)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -108,8 +109,9 @@ func Main(ctx context.Context, root *cobra.Command, args []string, errw io.Write
 	root.SilenceErrors, root.SilenceUsage = true, true
 	helpers(root)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return Fail(Usage, "%w; see %s --help", err, cmd.CommandPath())
+		return Fail(Usage, "%s; see %s --help", flagText(err), cmd.CommandPath())
 	})
+	noFiles(root)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return int(OK)
@@ -123,6 +125,35 @@ func Main(ctx context.Context, root *cobra.Command, args []string, errw io.Write
 		fmt.Fprintf(errw, "%s: %s\n", root.Name(), OneLine(Text(err)))
 	}
 	return int(code)
+}
+
+// parsing is what the parsers of the standard library say of themselves before they say what is wrong.
+var parsing = regexp.MustCompile(`(strconv\.\w+: parsing "(?:[^"\\]|\\.)*"|time): (.*)$`)
+
+// flagText is what a person is told of a flag's value: what to write there.
+func flagText(err error) string {
+	return parsing.ReplaceAllStringFunc(err.Error(), func(text string) string {
+		m := parsing.FindStringSubmatch(text)
+		switch {
+		case strings.HasPrefix(text, "time: "), strings.Contains(text, "ParseDuration"):
+			return "write a time with its unit, such as 30s or 2m"
+		case strings.Contains(text, "ParseBool"):
+			return "write true or false"
+		case strings.Contains(m[2], "out of range"):
+			return "the number is too large"
+		}
+		return "write a whole number"
+	})
+}
+
+// noFiles keeps the shell from offering files where a command takes no argument.
+func noFiles(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		if sub.ValidArgsFunction == nil && len(sub.ValidArgs) == 0 && !strings.Contains(sub.Use, " ") && !sub.HasSubCommands() {
+			sub.ValidArgsFunction = cobra.NoFileCompletions
+		}
+		noFiles(sub)
+	}
 }
 
 // Text is what a person is told of an error: a refusal speaks for itself, without its code.

@@ -44,6 +44,14 @@ func Age(d time.Duration) string {
 	return fmt.Sprintf("%dd %dh", days, hours)
 }
 
+// Count is a number of things: 1 byte, 2 bytes.
+func Count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
 // HowEnded says in words how a seat ended: "with code 3", "by SIGKILL", and who wanted it.
 func HowEnded(x *wire.SeatExit) string {
 	if x == nil {
