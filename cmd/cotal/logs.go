@@ -56,6 +56,9 @@ Of a runtime that keeps no output (tmux) it is the screen as it is now.
 			return err
 		}
 		if s.argv != nil {
+			if cmd.Flags().Changed("bytes") {
+				return cli.Fail(cli.Usage, "--bytes is for output that is kept; runtime %s keeps none, and the screen is printed as a whole", s.row.Mode)
+			}
 			return printScreen(s, opt, a.out, a.errw)
 		}
 		return printLogs(cmd.Context(), s.local, opt, a.out, a.errw)
@@ -65,6 +68,11 @@ Of a runtime that keeps no output (tmux) it is the screen as it is now.
 
 // moveTo is the control sequence that puts the cursor somewhere: what follows is not on the same line.
 var moveTo = regexp.MustCompile(`\x1b\[[0-9;]*[Hf]`)
+
+// shorn is a screen without the empty lines above and below what it shows.
+func shorn(data []byte) []byte {
+	return append(bytes.TrimRight(bytes.TrimLeft(data, "\r\n"), " \r\n"), '\n')
+}
 
 // printScreen prints what the screen of a seat shows whose runtime keeps no output.
 func printScreen(p *place, opt logsOptions, out, errw io.Writer) error {
@@ -76,7 +84,7 @@ func printScreen(p *place, opt logsOptions, out, errw io.Writer) error {
 	}
 	data := p.screen.Data
 	if !opt.raw {
-		data = moveTo.ReplaceAll(data, []byte("\r\n"))
+		data = shorn(moveTo.ReplaceAll(data, []byte("\r\n")))
 		fmt.Fprintf(errw, "note: runtime %s keeps no output: this is the screen as it is now\n", p.row.Mode)
 	}
 	w := &logPrinter{w: bufio.NewWriterSize(out, 64<<10), raw: opt.raw}
@@ -172,6 +180,9 @@ func noOutput(ctx context.Context, s *local, opt logsOptions, err error, out, er
 		}
 	}
 	switch {
+	case x != nil && x.Last == "" && x.Evidence == "reaped": // else its last line were known
+		fmt.Fprintf(errw, "note: %s has ended, %s; it left no output\n", s.Alias, cli.HowEnded(x))
+		return nil
 	case x != nil:
 		fmt.Fprintf(errw, "note: %s has ended, %s; its output is no longer kept\n", s.Alias, cli.HowEnded(x))
 		if x.Last != "" {

@@ -36,6 +36,7 @@ type place struct {
 	argv   []string               // the program
 	screen *wire.TerminalSnapshot // nil when there is none
 	reason string                 // why there is none
+	alone  bool                   // no host was asked
 }
 
 // locateTerminal finds the terminal of the seat that is meant, and its screen if want.
@@ -56,7 +57,10 @@ func locateTerminal(ctx context.Context, app *app, ref string, want bool) (*plac
 		}
 	}
 	s, err := locateAlone(ctx, app, ref, ep, err)
-	return &place{local: s}, err
+	if err != nil {
+		return nil, err
+	}
+	return placeAlone(ctx, s)
 }
 
 // ownRuntime is the runtime whose seats have their terminal at their socket. Others may have a socket and
@@ -106,6 +110,8 @@ func placeOf(ctx context.Context, c *cli.Client, row wire.AgentRow, ep wire.Endp
 			return nil, cli.Fail(cli.Refused, "seat %s runs on %s; its terminal can be reached on that machine only", row.Name, row.Host)
 		}
 		return p, nil
+	case terr != nil && !own: // what answers at its socket is not its terminal
+		return nil, cli.Fail(cli.CodeOf(terr), "the terminal of %s is in %s, and %s does not answer: %w", row.Name, row.Mode, row.Mode, terr)
 	case err == nil:
 		return p, nil
 	case terr != nil && cli.CodeOf(terr) != cli.Unreachable && !errors.Is(terr, context.DeadlineExceeded):
@@ -142,6 +148,9 @@ func (a *app) runClient(ctx context.Context, con *console, p *place, opt attachO
 	if rows, cols, err := con.size(); err == nil && max(rows, cols) > seat.MaxSize { // a client would draw all of it, for minutes
 		return cli.Fail(cli.Refused, "this terminal says that it has %d x %d rows and columns; %s of runtime %s can be shown on one of at most %d x %d: set its size with stty rows 40 cols 120",
 			rows, cols, p.row.Name, p.row.Mode, seat.MaxSize, seat.MaxSize)
+	}
+	if p.row.Mode == tmuxRuntime {
+		fmt.Fprintf(a.errw, "%s is shown by tmux: Ctrl-B and then d detaches\n", p.row.Name)
 	}
 	con.flushInput() // what was typed before the terminal is live is not for the agent
 	cmd := exec.Command(p.argv[0], p.argv[1:]...)
@@ -190,15 +199,34 @@ func (a *app) runClient(ctx context.Context, con *console, p *place, opt attachO
 	return a.afterClient(ctx, p, err)
 }
 
+// byKeyboard says whether a program ended by what Ctrl-C or Ctrl-\ sends.
+func byKeyboard(err error) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
+	ws, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && ws.Signaled() && (ws.Signal() == syscall.SIGINT || ws.Signal() == syscall.SIGQUIT)
+}
+
 // afterClient says how it is with a seat whose terminal was shown by a program.
 func (a *app) afterClient(ctx context.Context, p *place, err error) error {
 	name := p.row.Name
+	if p.alone {
+		if err != nil {
+			return cli.Fail(cli.Refused, "the program that shows the terminal of %s failed: %w", name, err)
+		}
+		fmt.Fprintf(a.errw, "%s is no longer shown; no host answers that could say how it is. Attach again: cotal attach %s\n", name, name)
+		return nil
+	}
 	row, rerr := inspect(ctx, a, p.row.LifecycleUID)
 	switch {
 	case rerr != nil && err != nil:
 		return fmt.Errorf("show the terminal of %s: %w; and the host does not say how it is: %w", name, err, rerr)
 	case rerr != nil:
 		return fmt.Errorf("the host does not say how it is with %s: %w", name, rerr)
+	case row.Exit == nil && byKeyboard(err):
+		return cli.Fail(cli.Interrupted, "interrupted; %s is %s. Attach again: cotal attach %s", name, row.Status, name)
 	case row.Exit == nil && err != nil:
 		return cli.Fail(cli.Refused, "the program that shows the terminal of %s failed: %w; the seat is %s", name, err, row.Status)
 	case row.Exit == nil:

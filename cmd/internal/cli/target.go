@@ -49,12 +49,38 @@ func (t *Target) Endpoint() (wire.Endpoint, string, error) {
 	if errors.Is(err, mesh.ErrNoEndpoint) {
 		// The file may be missing while its host runs: the lock knows.
 		if root := t.Workspace(); root != "" {
-			if run, perr := instance.Probe(root); perr == nil && run.Held {
+			switch run, perr := instance.Probe(root); {
+			case perr != nil || !run.Held:
+				if t.Root != "" {
+					if st, serr := os.Stat(root); serr != nil || !st.IsDir() {
+						err = fmt.Errorf("--root %s: there is no such directory", t.Root)
+					}
+				}
+			case starting(run):
+				err = fmt.Errorf("the host of %s (%s) is starting; try again in a moment", root, pidText(run))
+			default:
 				err = fmt.Errorf("a host runs for %s (%s, known by its lock), but its endpoint.json is missing; restart it with: cotal-host stop --root %s, then cotal-host serve --open", root, pidText(run), root)
 			}
 		}
 	}
 	return e, path, &Error{Code: Unreachable, Err: err}
+}
+
+// bootMax is how long a host may take to say where it is reached.
+const bootMax = 30 * time.Second
+
+// starting says whether the holder of a lock runs for so short a time that its host still boots.
+func starting(r instance.Running) bool {
+	text, err := os.ReadFile("/proc/uptime")
+	if err != nil || !r.Verified || r.StartTicks == 0 {
+		return false
+	}
+	var up float64
+	if _, err := fmt.Sscan(string(text), &up); err != nil {
+		return false
+	}
+	const ticks = 100 // a second, in what /proc shows of a process
+	return time.Duration((up-float64(r.StartTicks)/ticks)*float64(time.Second)) < bootMax
 }
 
 func pidText(r instance.Running) string {

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/host/instance"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 )
 
@@ -53,5 +56,38 @@ func TestAConnectEndsWithItsContext(t *testing.T) {
 	begun := time.Now()
 	if _, err := target.Connect(ctx); err == nil || time.Since(begun) > time.Second {
 		t.Errorf("after %v: %v", time.Since(begun), err)
+	}
+}
+
+func TestAHostThatStartsIsNotToBeRestarted(t *testing.T) {
+	root := t.TempDir()
+	self, err := instance.Open(context.Background(), root) // the test is the host, and has said nothing yet
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer self.Close()
+	_, _, err = (&Target{Root: root}).Endpoint()
+	if runtime.GOOS == "linux" && (CodeOf(err) != Unreachable || !strings.Contains(err.Error(), "is starting; try again")) {
+		t.Errorf("a young host without an endpoint: %v", err)
+	}
+	if starting(instance.Running{Held: true, Verified: true, PID: 1, StartTicks: 1}) {
+		t.Skip("this machine has only just started")
+	}
+	if _, _, err := (&Target{Root: root + "/nowhere"}).Endpoint(); CodeOf(err) != Unreachable || !strings.Contains(err.Error(), "there is no such directory") {
+		t.Errorf("a workspace that does not exist: %v", err)
+	}
+}
+
+func TestFlagsSayWhatToWrite(t *testing.T) {
+	for text, want := range map[string]string{
+		`invalid argument "foo" for "--bytes" flag: strconv.ParseUint: parsing "foo": invalid syntax`:                    `invalid argument "foo" for "--bytes" flag: write a whole number`,
+		`invalid argument "1" for "--wait" flag: time: missing unit in duration "1"`:                                     `invalid argument "1" for "--wait" flag: write a time with its unit, such as 30s or 2m`,
+		`invalid argument "x" for "--json" flag: strconv.ParseBool: parsing "x": invalid syntax`:                         `invalid argument "x" for "--json" flag: write true or false`,
+		`invalid argument "99999999999999999999" for "--bytes" flag: strconv.ParseUint: parsing "9": value out of range`: `invalid argument "99999999999999999999" for "--bytes" flag: the number is too large`,
+		"unknown flag: --nope": "unknown flag: --nope",
+	} {
+		if got := flagText(errors.New(text)); got != want {
+			t.Errorf("%s: %q", text, got)
+		}
 	}
 }
