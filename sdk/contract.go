@@ -177,7 +177,8 @@ type ConnectorFacts struct {
 	EnvAllow                    []string   `json:"envAllow,omitempty"` // extra host variables to hand to the agent, by name
 }
 
-// MintCounts says how many of each thing the host must mint for one launch.
+// MintCounts says how many of each thing the host must mint for one launch: at most MaxMintPorts,
+// MaxMintSecrets and MaxMintSessionIDs.
 type MintCounts struct {
 	Ports      int `json:"ports,omitempty"`      // free loopback TCP ports
 	Secrets    int `json:"secrets,omitempty"`    // 32 random bytes as 64 hex digits each
@@ -245,7 +246,7 @@ type LaunchSpec struct {
 // Probe is a loopback address that answers once the program is ready: a TCP accept, or with Path
 // an HTTP answer below 500.
 type Probe struct {
-	Addr     string `json:"addr"` // 127.0.0.1:port
+	Addr     string `json:"addr"` // 127.0.0.1:port; another address than a loopback one is refused
 	Path     string `json:"path,omitempty"`
 	User     string `json:"user,omitempty"`     // HTTP basic auth
 	Password string `json:"password,omitempty"` // never stored

@@ -53,6 +53,8 @@ type Snapshot struct {
 	State  State
 	Status sdk.SeatStatus // the runtime's last word; zero before the first
 
+	Ending time.Time // since when its process has ended and the end is not recorded; zero: it has not
+
 	Degraded string // what the seat has lost while it runs on, as of the last health check; empty: nothing
 }
 
@@ -265,7 +267,15 @@ func (a *actor) observe(st sdk.SeatStatus) {
 	if st.Exit == nil {
 		st.Exit = a.snapshot().Status.Exit
 	}
-	a.show(func(s *Snapshot) { s.Status = st })
+	a.show(func(s *Snapshot) {
+		s.Status = st
+		switch gone := st.State == sdk.SeatRunning && st.Agent.PID == 0 && st.Reason != ""; {
+		case !gone:
+			s.Ending = time.Time{}
+		case s.Ending.IsZero():
+			s.Ending = time.Now()
+		}
+	})
 }
 
 // show replaces the view that everybody sees by a changed copy.
@@ -319,11 +329,13 @@ func (a *actor) watchOnce() error {
 		return err
 	}
 	if w, ok := rt.(sdk.Watcher); ok && info.Has(sdk.CapWatch) {
-		err = w.Watch(ctx, sdk.WatchRequest{
-			SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Handle: row.Handle, Fence: a.set.cfg.Epoch,
-		}, func(st sdk.SeatStatus) error {
-			a.post(func() { a.onStatus(st) })
-			return nil
+		_, _, err = byHandle(row.Handle, func(h sdk.Handle) (struct{}, error) {
+			return struct{}{}, w.Watch(ctx, sdk.WatchRequest{
+				SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Handle: h, Fence: a.set.cfg.Epoch,
+			}, func(st sdk.SeatStatus) error {
+				a.post(func() { a.onStatus(st) })
+				return nil
+			})
 		})
 		if err == nil || ctx.Err() != nil {
 			return nil
@@ -341,45 +353,6 @@ func (a *actor) watchOnce() error {
 		err = errors.New("this runtime streams no status; asking again")
 	}
 	return err
-}
-
-// adopt asks the runtime for its verdict.
-func (a *actor) adopt(ctx context.Context, commit bool) (sdk.SeatStatus, error) {
-	row := a.snapshot().Row
-	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
-	defer cancel()
-	rt, _, err := a.set.cfg.Plugins.Runtime(ctx, row.Runtime)
-	if err != nil {
-		return sdk.SeatStatus{}, fmt.Errorf("runtime %s: %w", row.Runtime, err)
-	}
-	st, refused, err := byHandle(row.Handle, func(h sdk.Handle) (sdk.SeatStatus, error) {
-		return rt.Adopt(ctx, sdk.AdoptRequest{
-			SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Handle: h, Nonce: row.Nonce,
-			Fence: a.set.cfg.Epoch, Commit: commit,
-		})
-	})
-	if refused && err == nil && st.Handle.Ref != "" {
-		a.post(func() { a.show(func(s *Snapshot) { s.Row.Handle = st.Handle }) })
-	}
-	return st, err
-}
-
-// byHandle makes a call that names a seat by its handle, and once more by its custody id alone when the
-// handle is refused: it may be of a newer runtime than the one that runs, or have been wrong from the start,
-// and a seat that nobody can name cannot be stopped. A call that is refused as invalid did nothing.
-func byHandle[T any](h sdk.Handle, call func(sdk.Handle) (T, error)) (out T, refused bool, err error) {
-	out, err = call(h)
-	if !errors.Is(err, sdk.ErrInvalid) || h.Version == 0 && h.Ref == "" && len(h.State) == 0 {
-		return out, false, err
-	}
-	again, aerr := call(sdk.Handle{})
-	switch {
-	case errors.Is(aerr, sdk.ErrInvalid): // so it was not the handle
-		return out, false, err
-	case aerr != nil:
-		return again, true, fmt.Errorf("%w (by the custody id alone; its handle was refused: %v)", aerr, err)
-	}
-	return again, true, nil
 }
 
 // onStatus takes the runtime's word for a seat whose saga is over.
@@ -404,28 +377,6 @@ func (a *actor) onStatus(st sdk.SeatStatus) {
 	case sdk.SeatExited, sdk.SeatNotFound:
 		a.onExit(st)
 	}
-}
-
-// exitOf is the exit a status carries. A seat of which nothing is left has an end without a record:
-// its code is not known, and is not invented.
-func exitOf(st sdk.SeatStatus) sdk.Exit {
-	if st.Exit != nil {
-		return *st.Exit
-	}
-	return sdk.Exit{At: time.Now(), Evidence: sdk.EvidenceCustodyLost, Detail: st.Reason}
-}
-
-// essence is an exit without everything that can be long.
-func essence(e sdk.Exit) *sdk.Exit {
-	short := sdk.Exit{Code: e.Code, At: e.At, Asked: e.Asked, Detail: "the rest of its exit record is too large to keep"}
-	const word = 64 // bytes of a signal's name
-	if len(e.Signal) <= word {
-		short.Signal = e.Signal
-	}
-	if len(e.Evidence) <= word {
-		short.Evidence = e.Evidence
-	}
-	return &short
 }
 
 // onExit records the end, once, and then removes what is left of the seat.
@@ -462,32 +413,6 @@ func (a *actor) onExit(st sdk.SeatStatus) {
 	_ = fpExitRecorded.Hit()
 	a.logExit(exit)
 	a.free()
-}
-
-// exitTerminal is the terminal of a spawn that had none when its seat ended. It is written when
-// nothing is left of the seat, so that whoever reads it can use the name at once.
-func (a *actor) exitTerminal() *settle {
-	row := a.snapshot().Row
-	exit := *row.Exit
-	if row.Cause != "" && row.Cause != causeProcessExit {
-		return &settle{state: wire.GoalCancelled, data: map[string]string{"cancelledBy": row.Cause}}
-	}
-	return &settle{state: wire.GoalFailed, err: &wire.Error{
-		Code: wire.CodeFailedPrecondition, Outcome: wire.OutcomeExecuted,
-		Message: "the agent exited on launch" + describeExit(exit),
-	}}
-}
-
-func (a *actor) logExit(exit sdk.Exit) {
-	row := a.snapshot().Row
-	code := any("unknown")
-	if exit.Code != nil {
-		code = *exit.Code
-	}
-	a.log.Info("seat ended", "cause", row.Cause, "code", code, "signal", exit.Signal, "evidence", string(exit.Evidence))
-	for _, k := range exit.Reaped {
-		a.log.Info("ended what the agent left behind", "pid", k.PID, "command", k.Command, "signal", k.Signal)
-	}
 }
 
 // free removes what is left of an exited seat and frees its name. It is started once; a failure holds

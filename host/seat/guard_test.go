@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -132,4 +133,32 @@ func TestARefusedWriteTypedNothing(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, e)
 		}
 	}
+}
+
+// The moment between an end and its record is no alarm; one that lasts is.
+func TestAnEndThatIsBeingRecordedIsNotUnknown(t *testing.T) {
+	w := newActorForTest(t)
+	w.observe(sdk.SeatStatus{State: sdk.SeatRunning, Reason: "the agent has ended; its exit is being recorded"})
+	first := w.snapshot().Ending
+	if first.IsZero() {
+		t.Fatal("its end was not seen")
+	}
+	w.observe(sdk.SeatStatus{State: sdk.SeatRunning, Reason: "the agent has ended; its exit record cannot be written"})
+	if got := w.snapshot().Ending; !got.Equal(first) {
+		t.Errorf("ending since %v, then %v", first, got)
+	}
+	w.observe(sdk.SeatStatus{State: sdk.SeatRunning, Agent: sdk.Identity{PID: 7}})
+	if !w.snapshot().Ending.IsZero() {
+		t.Error("one that runs is ending")
+	}
+	if now, late := endingStatus(0), endingStatus(endingTime); now != "stopping" || late != "unknown" {
+		t.Errorf("%s, then %s", now, late)
+	}
+}
+
+func newActorForTest(t *testing.T) *actor {
+	t.Helper()
+	s := New(Config{})
+	t.Cleanup(s.Close)
+	return s.newActor(journal.SeatRow{SeatID: "x", State: journal.RowState(Running)})
 }

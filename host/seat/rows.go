@@ -43,11 +43,23 @@ func (s *Set) row(snap *Snapshot) wire.AgentRow {
 	if snap.State == Running && row.Reason == "" {
 		row.Reason = snap.Degraded
 	}
-	if snap.State == Running && st.State == sdk.SeatRunning && st.Agent.PID == 0 && st.Reason != "" {
+	if snap.State == Running && !snap.Ending.IsZero() {
 		// Its process has ended and the end is not recorded: it must not be listed as running.
-		row.Status, row.Reason = statusOf(Unknown), st.Reason
+		row.Status, row.Reason = endingStatus(time.Since(snap.Ending)), st.Reason
 	}
 	return row
+}
+
+// endingTime is how long the end of a seat may take to be recorded before something is wrong: a rest of its
+// tree is ended, and a record is made durable.
+const endingTime = 2 * time.Second
+
+// endingStatus is the word for a seat whose process ended so long ago and whose end is not recorded.
+func endingStatus(since time.Duration) string {
+	if since < endingTime {
+		return statusOf(Stopping)
+	}
+	return statusOf(Unknown)
 }
 
 // statusOf maps the actor's state to the word rows use.
