@@ -61,8 +61,10 @@ type attachment struct {
 	next   uint64 // output offset after the last byte shown; only the goroutine of run touches it
 	unread []byte // replayed output, gathered until it is complete
 	paint  bool   // unread begins with a whole screen
-	clip   clipboardFilter
-	shown  []byte // buffer of what is shown; only the goroutine of run touches it
+	// watching is what a terminal was told that did not get the keyboard
+	watching string
+	clip     clipboardFilter
+	shown    []byte // buffer of what is shown; only the goroutine of run touches it
 
 	live     atomic.Pointer[link] // the connection that takes input now
 	readOnly atomic.Bool
@@ -219,8 +221,9 @@ func (a *attachment) connect(ctx context.Context, first bool) (*link, error) {
 	c, err := a.seat.dial(ctx, role, a.next, rows, cols)
 	if errors.Is(err, seat.ErrBusy) {
 		a.readOnly.Store(true)
-		defer a.con.notice("another terminal has the keyboard%s: you only watch; to take it: cotal attach --take-over %s",
+		a.watching = fmt.Sprintf("another terminal has the keyboard%s: you only watch; to take it: cotal attach --take-over %s",
 			sizes(before, rows, cols), cli.OneLine(a.seat.Alias))
+		defer a.con.notice("%s", a.watching)
 		role, rows, cols = seat.RoleOutput, 0, 0
 		c, err = a.seat.dial(ctx, role, a.next, rows, cols)
 	}

@@ -181,14 +181,37 @@ func (c *console) drain() {
 	}
 }
 
-// notice shows a line of ours, if the screen is one that lines can be added to.
+// notice shows a line of ours. A full-screen program has every line: the notice stands on the last one then,
+// until the program draws there again.
 func (c *console) notice(format string, args ...any) {
+	rows, cols, err := c.size()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ahead.Modes()&terminal.AltScreen != 0 || !c.ahead.Ground() {
+	switch {
+	case !c.ahead.Ground():
+		return
+	case c.ahead.Modes()&terminal.AltScreen != 0:
+		if err == nil && rows > 1 && cols > 10 {
+			_ = c.add(overlay(rows, cols, fmt.Sprintf("[cotal: "+format+"]", args...)))
+		}
 		return
 	}
 	_ = c.add(fmt.Appendf(nil, "\r\n[cotal: "+format+"]\r\n", args...)) // a terminal that is gone shows elsewhere
+}
+
+// overlay draws a text on the last lines of the screen, three at most, and leaves the cursor and its attributes
+// as they are.
+func overlay(rows, cols uint16, text string) []byte {
+	var lines []string
+	for rest := []rune(text); len(rest) > 0 && len(lines) < min(3, int(rows)-1); {
+		n := min(len(rest), int(cols))
+		lines, rest = append(lines, string(rest[:n])), rest[n:]
+	}
+	out := []byte("\x1b7\x1b[0;7m")
+	for i, line := range lines {
+		out = fmt.Appendf(out, "\x1b[%d;1H\x1b[2K%s", int(rows)-len(lines)+1+i, line)
+	}
+	return append(out, "\x1b[0m\x1b8"...)
 }
 
 // apply puts the terminal into further modes, unless it is in the middle of a sequence.

@@ -151,6 +151,9 @@ func (a *attachment) endReplay(ctx context.Context, l *link) error {
 		return err
 	}
 	a.con.apply(func(have terminal.Modes) terminal.Modes { return missingModes(want, have) })
+	if a.watching != "" && want&terminal.AltScreen != 0 { // what was said before is on another screen
+		a.con.notice("%s", a.watching)
+	}
 	if l.nudge {
 		a.goSafe(func() { a.doNudge(ctx, l) })
 	}
