@@ -463,18 +463,11 @@ func (c *cleaner) csi(q *csiSeq) {
 
 // align is DECALN: the screen full of E, in no colours, and no scroll region.
 func (c *cleaner) align() {
+	c.put("\x1b[r\x1b[H")
 	c.flush()
-	pen := c.em.Pen()
+	c.em.Fill("E")
 	c.cleared, c.top, c.bottom = true, 0, 0
-	c.cost += 2 * c.rows * c.cols
-	c.put("\x1b[m\x1b]8;;\x07\x1b[r")
-	line := strings.Repeat("E", c.cols)
-	for row := range c.rows {
-		c.put("\x1b[" + strconv.Itoa(row+1) + ";1H" + line)
-	}
-	c.put("\x1b[H\x1b[0;" + pen.plain + "m")
-	c.putLink()
-	c.flush()
+	c.cost += c.rows * c.cols
 }
 
 // style is SGR. Two underlines have a newer name, which the library knows; a line above it does not.

@@ -37,6 +37,8 @@ type emulator interface {
 	Alternate() bool
 	// Switch shows the alternate screen, emptied, or the main one. The cursor stays where it is.
 	Switch(alternate bool)
+	// Fill puts a character one column wide everywhere, without colours.
+	Fill(text string)
 	// Cell is a cell of the main (0) or the alternate screen (1). Width 0 is the rest of a wide character.
 	Cell(screen, row, col int) cell
 	// Charsets are the designators of G0 to G3 ('B', '0', 'A') and which of them is in use.
@@ -51,8 +53,7 @@ type emulator interface {
 // pen is how a character is drawn: the parameters of an SGR sequence behind a 0, and a hyperlink.
 type pen struct {
 	sgr, url, linkParams string
-	plain                string // sgr without the line above
-	over                 bool   // a line above
+	over                 bool // a line above, which sgr has too
 }
 
 // overMark stands before the parameters of a link where there is a line above, which the library has no place
@@ -169,6 +170,14 @@ func (v *vtEmulator) screen() int {
 
 func (v *vtEmulator) Alternate() bool { return v.e.IsAltScreen() }
 
+func (v *vtEmulator) Fill(text string) {
+	for _, line := range (*v.bufs[v.screen()]).Lines {
+		for i := range line {
+			line[i] = uv.Cell{Content: text, Width: 1}
+		}
+	}
+}
+
 // Switch puts the cursor back: the library homes it on the alternate screen, and has one for each.
 func (v *vtEmulator) Switch(alternate bool) {
 	if v.Alternate() == alternate {
@@ -270,7 +279,6 @@ func penOfCell(c *uv.Cell) pen { return newPen(&c.Style, &c.Link) }
 
 func newPen(s *uv.Style, l *uv.Link) pen {
 	p := pen{sgr: sgrOf(s), url: l.URL}
-	p.plain = p.sgr
 	if p.linkParams, p.over = strings.CutPrefix(l.Params, overMark); p.over {
 		p.sgr = strings.TrimPrefix(p.sgr+";53", ";")
 	}
