@@ -385,6 +385,7 @@ func (h *Host) closeAll() {
 			h.log.Warn("stop plugins", "err", err)
 		}
 		cancel()
+		_ = os.Remove(filepath.Join(h.cfg.RuntimeDir, h.inst.ID[:8])) // unless a plugin that did not end is in it
 	}
 	if h.bus != nil {
 		h.bus.Close()
