@@ -20,7 +20,7 @@ its own socket on this machine, so the host may stop, crash and restart meanwhil
 You see the screen as it is, then what the program prints from there on; without a host that can tell, the
 end of its output. One terminal at a time has the keyboard; others watch. What you type while the connection
 is lost is dropped. What the program does to the clipboard of a terminal is left out, unless --clipboard.
-A runtime that shows its terminals by a program of its own (tmux) has that program attach.
+A runtime that shows its terminals by a program of its own (tmux) has that program attach: in tmux C-b d detaches.
 Exit code 0 when you detach and when the agent ends well or because it was asked to, else 1.`,
 		Example: "  cotal attach reviewer\n  cotal attach --read-only reviewer\n  cotal attach --take-over reviewer",
 		Args:    cli.Arg(seatArg, false, seatArg),
@@ -35,7 +35,7 @@ Exit code 0 when you detach and when the agent ends well or because it was asked
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		con := newConsole(a.in, a.outFile)
 		if !con.isTerminal() {
-			return cli.Fail(cli.Usage, "attach needs a terminal on standard input and output; to type from a script use `cotal input %s --text ...`, to read use `cotal logs -f %s`", args[0], args[0])
+			return cli.Fail(cli.Usage, "attach needs a terminal on standard input and output; to type from a script use `cotal input %s --text ...`, to read use `cotal logs %s`", args[0], args[0])
 		}
 		if _, err := detachKeyFromEnv(); err != nil {
 			return cli.Fail(cli.Usage, "%w", err)

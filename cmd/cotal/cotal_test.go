@@ -110,7 +110,7 @@ func TestPs_Golden(t *testing.T) {
 		wide, colour bool
 		want         string
 	}{
-		"nothing": {nil, false, false, "(no managed agents)\n"},
+		"nothing": {nil, false, false, "(no seats)\n"},
 		"rows": {rows(), false, false, "" +
 			"NAME             AGENT          STATUS                        MESH          REASON\n" +
 			"reviewer/review  opencode, pty  running 47m                   working\n" +

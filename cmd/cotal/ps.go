@@ -58,7 +58,7 @@ the host does not answer: never an empty list then.`,
 			printRows(a.out, rows, *wide, a.colour())
 		}
 		if n := <-foreign; n > 0 {
-			fmt.Fprintf(a.errw, "note: %d more seats on this machine belong to other hosts\n", n)
+			fmt.Fprintf(a.errw, "note: other hosts have %s on this machine\n", cli.Count(n, "more seat"))
 		}
 		if len(rows) > 0 && !*asJSON && a.colour() {
 			fmt.Fprintln(a.errw, "attach: cotal attach <seat>   end: cotal stop <seat> [--now]")
@@ -76,7 +76,7 @@ func (a *app) colour() bool {
 // printRows prints a header and one line a seat, in columns.
 func printRows(w io.Writer, rows []wire.AgentRow, wide, colour bool) {
 	if len(rows) == 0 {
-		fmt.Fprintln(w, "(no managed agents)")
+		fmt.Fprintln(w, "(no seats)")
 		return
 	}
 	// A host that has no roster says so in every row: a column of "unknown" tells nobody anything.

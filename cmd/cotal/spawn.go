@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -138,6 +139,9 @@ func (f *spawnFlags) request(persona, argv []string) (wire.SpawnArgs, error) {
 		if value == "" && f.given(flag) {
 			return args, cli.Fail(cli.Usage, "--%s is empty; leave it out or give a value", flag)
 		}
+	}
+	if strings.ContainsFunc(f.name, unicode.IsSpace) {
+		return args, cli.Fail(cli.Usage, "--name %q: a name has no spaces", f.name)
 	}
 	if f.cwd != "" {
 		dir, err := filepath.Abs(f.cwd)
@@ -290,7 +294,11 @@ func (s spawned) line() string {
 			line += fmt.Sprintf(", pid %d", r.PID)
 		}
 	}
-	return cli.OneLine(line + "; attach: cotal attach " + s.Name)
+	line += "; attach: cotal attach " + s.Name
+	if r := s.Result; r != nil && r.Mode == tmuxRuntime {
+		line += " (C-b d detaches)"
+	}
+	return cli.OneLine(line)
 }
 
 // submit sends the request. Without a reply it is sent once more with the same id, which starts nothing

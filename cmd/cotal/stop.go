@@ -127,6 +127,9 @@ func stopOne(ctx context.Context, c *cli.Client, ref string, now bool, begun fun
 		}
 		return fail(row.Name, err)
 	}
+	if reply.Report != nil {
+		reply.Report.Evidence = cli.Proofs(reply.Report)
+	}
 	return stopped{Name: row.Name, OK: true, Report: reply.Report}
 }
 
@@ -170,9 +173,9 @@ func reportStops(a *app, results []stopped, asJSON, verbose bool) error {
 	case len(results) == 1:
 		return results[0].err
 	case failed == len(results) && sameCode(results):
-		return cli.Fail(cli.CodeOf(results[0].err), "none of %d seats was stopped", failed)
+		return cli.Fail(cli.CodeOf(results[0].err), "none of %s was stopped", cli.Count(failed, "seat"))
 	}
-	return cli.Fail(cli.Partial, "%d of %d seats were not stopped", failed, len(results))
+	return cli.Fail(cli.Partial, "%d of %s could not be stopped", failed, cli.Count(len(results), "seat"))
 }
 
 func sameCode(results []stopped) bool {

@@ -188,7 +188,7 @@ func TestPrintStop(t *testing.T) {
 		"one line": {full, false, "stopped a: the agent ended by SIGKILL, as asked; ended 7 sh\\x1b (SIGKILL), pid 9 ended by itself, 10 late (SIGKILL), 8 child (ended by itself); proof: no process carries; the nonce\n"},
 		"everything": {full, true, "stopped a: the agent ended by SIGKILL, as asked\n" +
 			"  ended    7 sh\\x1b (SIGKILL)\n  ended    pid 9 ended by itself\n  ended    10 late (SIGKILL)\n  ended    8 child (ended by itself)\n" +
-			"  proof    sent SIGKILL\n  proof    custody process 6 is gone\n  proof    no process carries; the nonce\n  proof    records kept in /seats/x\n  removed  /seats/x\n"},
+			"  proof    sent SIGKILL\n  proof    custody process 6 is gone\n  proof    no process carries; the nonce\n  removed  /seats/x\n"},
 		"many processes": {many, false, "stopped a; ended 1 p (SIGTERM), 2 p (SIGTERM), 3 p (SIGTERM), 4 p (SIGTERM), 5 more\n"},
 		"it had ended": {
 			&wire.StopReport{Outcome: "exited", Exit: full.Exit, Evidence: []string{"the host holds its exit record"}}, false,

@@ -94,12 +94,20 @@ func PrintStop(w io.Writer, name string, r *wire.StopReport, verbose bool) {
 	for _, k := range endedBy(r) {
 		fmt.Fprintf(w, "  ended    %s\n", process(k))
 	}
-	for _, e := range r.Evidence {
+	for _, e := range Proofs(r) {
 		fmt.Fprintf(w, "  proof    %s\n", OneLine(e))
 	}
 	for _, p := range r.Removed {
 		fmt.Fprintf(w, "  removed  %s\n", OneLine(p))
 	}
+}
+
+// Proofs is the evidence of a report without records that were kept until the end was recorded and are removed.
+func Proofs(r *wire.StopReport) []string {
+	return slices.DeleteFunc(slices.Clone(r.Evidence), func(e string) bool {
+		dir, ok := strings.CutPrefix(e, "records kept in ")
+		return ok && slices.Contains(r.Removed, dir)
+	})
 }
 
 // stopNamed is how many processes the one line about a stop names.
@@ -217,7 +225,7 @@ func PrintStatus(w io.Writer, s wire.StatusReply) {
 	}
 	fmt.Fprintf(w, "seats     %s; runtime %s, custody %s\n", seats, s.Runtime, s.Custody)
 	if s.Foreign > 0 {
-		fmt.Fprintf(w, "foreign   %d seats on this machine belong to other hosts\n", s.Foreign)
+		fmt.Fprintf(w, "foreign   %s on this machine of other hosts\n", Count(s.Foreign, "seat"))
 	}
 	for _, c := range s.Connectors {
 		fmt.Fprintf(w, "agent     %s: %s%s\n", c.Agent, c.State, reason(c.Reason))
@@ -232,7 +240,7 @@ func PrintStatus(w io.Writer, s wire.StatusReply) {
 			line += fmt.Sprintf(", pid %d", p.PID)
 		}
 		if p.Restarts > 0 {
-			line += fmt.Sprintf(", %d restarts", p.Restarts)
+			line += ", " + Count(int(p.Restarts), "restart")
 		}
 		fmt.Fprintln(w, OneLine(line))
 		PrintPluginTrouble(w, p)
