@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -568,45 +567,5 @@ func TestSecretsOfALaunchAreNowhere(t *testing.T) {
 	}
 	if out, err := exec.Command("grep", "-rl", secret, r.cfg.SeatRoot, r.cfg.SocketDir, r.cfg.StateDir).Output(); err == nil {
 		t.Errorf("on disk: %s", out)
-	}
-}
-
-// An interactive shell in the pane is usable: size, foreground group, job control, Ctrl-C and Ctrl-Z.
-func TestInteractiveShell(t *testing.T) {
-	r := newRig(t)
-	q := r.shell("")
-	q.Launch.Path, q.Launch.Args = "/bin/bash", []string{"--norc", "--noprofile", "-i"}
-	q.Launch.Env = append(q.Launch.Env, "PS1=$ ", "HOME="+r.work)
-	q.Rows, q.Cols = 40, 100
-	st := r.start(q)
-	r.shows(q, "$")
-	r.write(q, "stty size\r", false)
-	r.shows(q, "40 100")
-	if s := r.screen(q); strings.Contains(s, "no job control") {
-		t.Fatalf("no job control:\n%s", s)
-	}
-	r.write(q, "cat > {}\r", false) // a foreground job
-	foreground := func() int {
-		text, _ := os.ReadFile("/proc/" + strconv.Itoa(st.Agent.PID) + "/stat")
-		f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-		n, _ := strconv.Atoi(f[5])
-		return n
-	}
-	// The shell's child takes no stop signal before it has become the program.
-	eventually(t, "a job is in the foreground", func() bool {
-		comm, _ := os.ReadFile("/proc/" + strconv.Itoa(foreground()) + "/comm")
-		return string(comm) == "cat\n"
-	})
-	r.write(q, "\x1a", false)
-	r.shows(q, "Stopped")
-	r.write(q, "fg\r", false)
-	eventually(t, "the job is in the foreground again", func() bool { return foreground() != st.Agent.PID })
-	r.write(q, "\x03", false)
-	eventually(t, "the shell has the terminal back", func() bool { return foreground() == st.Agent.PID })
-	r.write(q, "echo code=$?\r", false)
-	r.shows(q, "code=130")
-	// A shell ignores TERM; it ends with its terminal.
-	if rep := r.reap(q, sdk.StopGraceful); rep.Exit == nil || rep.Exit.Signal != "SIGHUP" {
-		t.Errorf("%+v", rep.Exit)
 	}
 }

@@ -3,6 +3,7 @@ package mirror
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -17,16 +18,11 @@ func TestTheWatchdogCountsTheWorkOfItsOwnThreadOnly(t *testing.T) {
 		}
 	}
 	// Others are busy for longer than a drawing may be.
-	stop := make(chan struct{})
+	var stop atomic.Bool
 	var busy sync.WaitGroup
 	for range 2 {
 		busy.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for !stop.Load() {
 			}
 		})
 	}
@@ -37,7 +33,7 @@ func TestTheWatchdogCountsTheWorkOfItsOwnThreadOnly(t *testing.T) {
 		case <-time.After(stuckAfter + stuckCPU + 500*time.Millisecond):
 		}
 	})
-	close(stop)
+	stop.Store(true)
 	busy.Wait()
 	if runtime.GOOS != "linux" {
 		return
