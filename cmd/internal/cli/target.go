@@ -57,7 +57,8 @@ func (t *Target) Endpoint() (wire.Endpoint, string, error) {
 					}
 				}
 			case starting(run):
-				err = fmt.Errorf("the host of %s (%s) is starting; try again in a moment", root, pidText(run))
+				// Young is all that its lock tells of it: it may also be ready, and its file removed.
+				err = fmt.Errorf("the host of %s (%s, known by its lock) is starting; try again in a moment (if it said that it is ready, its endpoint.json was removed: restart it with: cotal-host stop --root %s, then cotal-host serve --open)", root, pidText(run), root)
 			default:
 				err = fmt.Errorf("a host runs for %s (%s, known by its lock), but its endpoint.json is missing; restart it with: cotal-host stop --root %s, then cotal-host serve --open", root, pidText(run), root)
 			}
