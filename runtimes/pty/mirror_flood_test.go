@@ -8,14 +8,17 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/runtimes/internal/mirror"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
+	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
 // flooderEnv makes this test binary an agent that writes one of the floods as fast as it can.
@@ -54,6 +57,14 @@ func flood(kind string) {
 // largest terminals, beside one that is quiet. The worker stays the same process: nobody's picture is lost,
 // and nobody is blamed for it.
 func TestManyFloodingSeatsNeverKillTheMirror(t *testing.T) {
+	// The worker as it is shipped: this test binary may be watched by the race detector, which makes it ten
+	// times slower and larger than the bounds are meant for.
+	bin, err := harness.BinDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mirror.UseProgram(filepath.Join(bin, "cotal-runtime-pty"))
+	defer mirror.UseProgram("")
 	r := newRig(t)
 	self, err := os.Executable()
 	if err != nil {

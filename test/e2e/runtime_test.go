@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/harness"
@@ -72,7 +73,10 @@ func TestASeatIsTheSameInEveryRuntime(t *testing.T) {
 			term.See("got typed first")
 			term.Type("at a terminal\r")
 			term.See("got at a terminal")
-			term.Type(r.detach)
+			for _, key := range r.detach { // at the pace of a person: tmux takes keys within a millisecond for a paste
+				<-time.After(50 * time.Millisecond)
+				term.Type(string(key))
+			}
 			if code := term.Wait(); code != 0 {
 				t.Errorf("leaving ends with code %d; shown %q", code, term.Text())
 			}

@@ -415,6 +415,20 @@ func (w *process) answers(n uint64) bool {
 }
 
 // startProcess starts this program once more, as the worker.
+// program is what is executed as the worker when it is not this very program.
+var program atomic.Value
+
+// UseProgram makes the file at path the worker of every mirror that is started from now on; empty: this very
+// program. It is for tests that measure, whose own program the race detector makes slower and larger.
+func UseProgram(path string) { program.Store(path) }
+
+func workerProgram() string {
+	if path, _ := program.Load().(string); path != "" {
+		return path
+	}
+	return "/proc/self/exe"
+}
+
 func startProcess() (*process, io.Reader, error) {
 	p, f, err := newPage()
 	if err != nil {
@@ -424,7 +438,7 @@ func startProcess() (*process, io.Reader, error) {
 		in: make(chan message, 4096), quit: make(chan struct{}), done: make(chan struct{}),
 		page: p, began: time.Now(), pong: make(chan uint64, 1),
 	}
-	w.cmd = exec.Command("/proc/self/exe")
+	w.cmd = exec.Command(workerProgram())
 	w.cmd.Args = []string{"cotal-mirror", Arg}
 	w.cmd.Env = []string{workerEnv + "=1"}
 	if v, ok := os.LookupEnv("GOCOVERDIR"); ok {
