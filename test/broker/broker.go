@@ -6,15 +6,11 @@
 package broker
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"testing"
+
+	"github.com/cotal-ai/cotal-host/test/gobuild"
 )
 
 var build struct {
@@ -35,29 +31,8 @@ func Program(t testing.TB, dir string) string {
 }
 
 func buildProgram(mod string) (string, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("find cache directory: %w", err)
-	}
-	sum := sha256.Sum256([]byte(mod))
-	dir := filepath.Join(cache, "cotal-host-test", "broker-"+hex.EncodeToString(sum[:6]))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("create build directory: %w", err)
-	}
-	lock, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return "", fmt.Errorf("open build lock: %w", err)
-	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return "", fmt.Errorf("take build lock: %w", err)
-	}
-	path := filepath.Join(dir, "test-broker")
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", path, "./test/broker/cmd/test-broker")
-	cmd.Dir = mod
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return path, nil
+	dir, err := gobuild.Locked(mod, "broker-", func(dir string) error {
+		return gobuild.Run(mod, "-s -w", filepath.Join(dir, "test-broker"), "./test/broker/cmd/test-broker")
+	})
+	return filepath.Join(dir, "test-broker"), err
 }

@@ -1,16 +1,15 @@
 package harness
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"testing"
+
+	"github.com/cotal-ai/cotal-host/test/gobuild"
 )
 
 // BinEnv names a directory of binaries that are already built. `make test` sets it to ./bin, so that
@@ -70,32 +69,13 @@ func buildAll() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("find cache directory: %w", err)
-	}
-	sum := sha256.Sum256([]byte(mod))
-	dir := filepath.Join(cache, "cotal-host-test", hex.EncodeToString(sum[:6]))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("create build directory: %w", err)
-	}
-	lock, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return "", fmt.Errorf("open build lock: %w", err)
-	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return "", fmt.Errorf("take build lock: %w", err)
-	}
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false",
-		"-ldflags", "-s -w -X main.version=0.1.0 -X main.commit=test", "-o", dir+"/", "./cmd/...")
-	cmd.Dir = mod
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build ./cmd/...: %w\n%s", err, out)
-	}
-	if out, err := exec.Command(filepath.Join(dir, "cotal-host"), "bundle", dir).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("cotal-host bundle: %w\n%s", err, out)
-	}
-	return dir, nil
+	return gobuild.Locked(mod, "", func(dir string) error {
+		if err := gobuild.Run(mod, "-s -w -X main.version=0.1.0 -X main.commit=test", dir+"/", "./cmd/..."); err != nil {
+			return err
+		}
+		if out, err := exec.Command(filepath.Join(dir, "cotal-host"), "bundle", dir).CombinedOutput(); err != nil {
+			return fmt.Errorf("cotal-host bundle: %w\n%s", err, out)
+		}
+		return nil
+	})
 }

@@ -35,7 +35,6 @@ type View struct {
 	replies []string
 	part    []byte // a line that is not complete yet
 	err     error
-	exit    *seat.ExitRecord
 	ended   chan struct{}
 }
 
@@ -48,7 +47,7 @@ func Watch(t testing.TB, w *harness.World, row wire.AgentRow) *View {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		defer close(v.ended)
-		err := c.Run(ctx, seat.Handler{Output: v.output, Gap: v.gap, Exit: v.exited})
+		err := c.Run(ctx, seat.Handler{Output: v.output, Gap: v.gap})
 		if ctx.Err() == nil && err != nil {
 			v.fault(err)
 		}
@@ -121,12 +120,6 @@ func (v *View) line(text string) error {
 
 func (v *View) gap(from, to uint64) error { return fmt.Errorf("bytes %d to %d are lost", from, to) }
 
-func (v *View) exited(_ seat.Status, r seat.ExitRecord) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.exit = &r
-}
-
 func (v *View) fault(err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -181,19 +174,6 @@ func (v *View) AwaitReplies(t testing.TB, lines []string) {
 		got := v.Replies()
 		return strings.Join(got, "\n") == strings.Join(lines, "\n"), fmt.Sprintf("got %q, want %q", got, lines)
 	})
-}
-
-// AwaitExit waits for the end of the seat as it tells its viewers.
-func (v *View) AwaitExit(t testing.TB) seat.ExitRecord {
-	t.Helper()
-	v.await(t, "has ended", func() (bool, string) {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		return v.exit != nil, "it runs"
-	})
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return *v.exit
 }
 
 func (v *View) await(t testing.TB, what string, check func() (bool, string)) {

@@ -232,9 +232,6 @@ func (s *Screen) Resize(rows, cols int) {
 	s.lex.rows, s.lex.top, s.lex.bottom = rows, 0, 0
 }
 
-// Size returns the size that is drawn for.
-func (s *Screen) Size() (rows, cols int) { return s.rows, s.cols }
-
 // guard runs f and survives a panic of the emulator: it is rebuilt empty, and the picture unsure.
 func (s *Screen) guard(f func()) {
 	defer func() {
