@@ -135,27 +135,41 @@ func (s *strike) is(p harness.Proc) bool {
 	return strings.HasSuffix(p.Args, "/cotal-runtime-"+runtimeOf(s.cell.site))
 }
 
+// runsWithin is how long a process of the struck kind may be away when the moment is reached: a plugin that
+// has just died comes back after its backoff, and of plugins started at once another may be there first.
+const runsWithin = 3 * time.Second
+
 // target is the process to strike: the one that reached the failpoint if it is of the kind, else the
 // newest of the kind.
 func (s *strike) target(reached int) harness.Proc {
-	var found harness.Proc
-	for _, p := range s.w.Procs() {
-		if !s.is(p) {
-			continue
-		}
-		if p.PID == reached {
-			found = p
-			break
-		}
-		if p.Ticks >= found.Ticks {
-			found = p
-		}
+	limit := time.Now().Add(time.Duration(overload() * float64(runsWithin)))
+	found := s.newest(reached)
+	for found.PID == 0 && time.Now().Before(limit) {
+		time.Sleep(2 * time.Millisecond)
+		found = s.newest(reached)
 	}
 	if id := custodyOf(found); id != "" && s.cell.fault == kill {
 		s.victim.Store(&id)
 	}
 	if found.PID == 0 && s.cell.fault != full {
 		s.w.t.Errorf("no %s runs when %s is reached: the cell belongs into the table of exclusions", s.cell.process, s.cell.site.Name)
+	}
+	return found
+}
+
+// newest is the process of the kind that reached the failpoint, or the one that was started last.
+func (s *strike) newest(reached int) harness.Proc {
+	var found harness.Proc
+	for _, p := range s.w.Procs() {
+		if !s.is(p) {
+			continue
+		}
+		if p.PID == reached {
+			return p
+		}
+		if p.Ticks >= found.Ticks {
+			found = p
+		}
 	}
 	return found
 }
