@@ -27,6 +27,7 @@ type Target struct {
 
 	// caller stays the same over reconnects: goals belong to who asked for them.
 	caller wire.Caller
+	unkept error
 }
 
 // Flags declares the shared flags.
@@ -122,7 +123,10 @@ type Client struct {
 	*mesh.Client
 	Endpoint wire.Endpoint
 	Path     string // the file that named the host, or empty
-	timeout  time.Duration
+	// Unkept says why the identity of this caller could not be kept: what it asks for can then be followed by
+	// this process alone. nil: it is kept.
+	Unkept  error
+	timeout time.Duration
 
 	mu   sync.Mutex
 	lost chan struct{} // closed when the server is lost; then replaced
@@ -138,12 +142,10 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.caller.IsZero() {
-		if t.caller, err = mesh.NewCaller(); err != nil {
-			return nil, err
-		}
+	if err := t.identify(e.Space); err != nil {
+		return nil, err
 	}
-	c := &Client{Endpoint: e, Path: path, timeout: t.Timeout, lost: make(chan struct{})}
+	c := &Client{Endpoint: e, Path: path, Unkept: t.unkept, timeout: t.Timeout, lost: make(chan struct{})}
 	c.Client, err = mesh.Connect(ctx, mesh.Config{
 		URL: e.URL, TokenFile: e.TokenFile, Space: e.Space, Name: t.Name, Caller: t.caller, Reconnect: true, OnState: c.onState,
 		// Less patience counts for the connection too; more of it is for the answer, and little for a dead server.
@@ -156,6 +158,21 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// identify says who calls: the operator identity of this user in the space. Without a place to keep one the
+// commands work all the same, each as somebody else; a file that is broken is not passed over, since goals that
+// were asked for under it would look as if nobody knew them.
+func (t *Target) identify(space string) error {
+	if !t.caller.IsZero() {
+		return nil
+	}
+	var err error
+	if t.caller, err = Operator(space); errors.Is(err, ErrOperatorPlace) {
+		t.unkept = err
+		t.caller, err = mesh.NewCaller()
+	}
+	return err
 }
 
 func (c *Client) onState(connected bool) {
