@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -70,6 +72,11 @@ type Bus struct {
 	nc     *nats.Conn
 	log    hclog.Logger
 	closed chan struct{}
+	// dial opens a further connection to the same server, which Close closes too.
+	dial func(purpose string, more ...nats.Option) (*nats.Conn, error)
+
+	mu    sync.Mutex
+	extra []*nats.Conn
 }
 
 // Connect dials once and returns ErrUnreachable or ErrRefused (wrapped, with the address) when that
@@ -83,14 +90,16 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	}
 	b := &Bus{log: cfg.Log, closed: make(chan struct{})}
 	opts := []nats.Option{
-		nats.Name(cfg.Name),
 		nats.Timeout(timeLeft(ctx, connectTimeout)),
 		nats.MaxReconnects(-1),
 		nats.CustomReconnectDelay(backoff),
-		nats.ReconnectBufSize(reconnectBuf),
 		nats.PingInterval(pingInterval),
 		nats.IgnoreAuthErrorAbort(), // a server restarted with another token may get the right one back
 		nats.ErrorHandler(b.onError),
+	}
+	own := []nats.Option{
+		nats.Name(cfg.Name),
+		nats.ReconnectBufSize(reconnectBuf),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { b.onState(cfg.OnState, false, err) }),
 		nats.ReconnectHandler(func(*nats.Conn) { b.onState(cfg.OnState, true, nil) }),
 		nats.ClosedHandler(func(*nats.Conn) { close(b.closed) }),
@@ -112,7 +121,17 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 		where = "in-process"
 		opts = append(opts, nats.InProcessServer(cfg.InProcess))
 	}
-	nc, err := nats.Connect(cfg.URL, opts...)
+	b.dial = func(purpose string, more ...nats.Option) (*nats.Conn, error) {
+		nc, err := nats.Connect(cfg.URL, slices.Concat(opts, []nats.Option{nats.Name(cfg.Name + " " + purpose)}, more)...)
+		if err != nil {
+			return nil, fmt.Errorf("connect bus for %s: %w at %s: %w", purpose, ErrUnreachable, where, err)
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.extra = append(b.extra, nc)
+		return nc, nil
+	}
+	nc, err := nats.Connect(cfg.URL, slices.Concat(opts, own)...)
 	if err != nil {
 		kind := ErrUnreachable
 		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) {
@@ -212,6 +231,11 @@ func (b *Bus) Close() {
 		_ = b.nc.FlushTimeout(flushTimeout) // nobody is left to tell
 	}
 	b.nc.Close()
+	b.mu.Lock()
+	for _, nc := range b.extra {
+		nc.Close()
+	}
+	b.mu.Unlock()
 	t := time.NewTimer(closedTimeout)
 	defer t.Stop()
 	select {
