@@ -168,8 +168,56 @@ func fieldIndex(t reflect.Type, name string) (int, bool) {
 // Check refuses an empty name.
 func (a *NameArgs) Check() error { return needName("name", a.Name) }
 
-// Check refuses a spawn without a persona reference.
-func (a *SpawnArgs) Check() error { return needName("name", a.Name) }
+// Check refuses a spawn without a persona reference, text that is there and blank where that could be taken for
+// absent, lists with something else than channels in them, and a supervision without numbers.
+func (a *SpawnArgs) Check() error {
+	if err := needName("name", a.Name); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		field string
+		value *string
+	}{{"resume", a.Resume}, {"resumeClaim", a.ResumeClaim}, {"resumeAgent", a.ResumeAgent}, {"variant", a.Variant}} {
+		if f.value != nil && strings.TrimSpace(*f.value) == "" {
+			return &FieldError{f.field, "is blank; name one, or leave it out"}
+		}
+	}
+	if err := checkChannels([]channelList{
+		{"subscribe", a.Subscribe}, {"allowSubscribe", a.AllowSubscribe}, {"allowPublish", a.AllowPublish},
+	}); err != nil {
+		return err
+	}
+	for i, name := range a.ShareTools {
+		if name == "" {
+			return &FieldError{fmt.Sprintf("shareTools.%d", i), "is empty"}
+		}
+	}
+	if s := a.Supervise; s != nil {
+		switch {
+		case s.Restarts < 1:
+			return &FieldError{"supervise.restarts", "is missing or below 1"}
+		case s.WindowMs < 1:
+			return &FieldError{"supervise.windowMs", "is missing or below 1"}
+		}
+	}
+	return nil
+}
+
+type channelList struct {
+	field string
+	list  []string
+}
+
+func checkChannels(lists []channelList) error {
+	for _, l := range lists {
+		for i, c := range l.list {
+			if !ValidChannelPattern(c) {
+				return &FieldError{fmt.Sprintf("%s.%d", l.field, i), tokenProblem(c, "is not a channel or a pattern of channels")}
+			}
+		}
+	}
+	return nil
+}
 
 // Check refuses a goal id that breaks its grammar.
 func (a *GoalResultArgs) Check() error {

@@ -1,9 +1,6 @@
 package wire
 
-import (
-	"encoding/json"
-	"fmt"
-)
+import "encoding/json"
 
 // More commands of the manager endpoint.
 const (
@@ -119,18 +116,23 @@ const (
 // the caller becomes the writer unless there is one.
 type AttachArgs struct {
 	Role     string `json:"role,omitempty"`     // AttachWriter or AttachObserver
-	Takeover bool   `json:"takeover,omitempty"` // of a writer: the present one is made an observer
-	Rows     uint16 `json:"rows,omitempty"`
+	Takeover bool   `json:"takeover,omitempty"` // of a writer: the session of the present one ends, EndReplaced
+	Rows     uint16 `json:"rows,omitempty"`     // of the viewer's terminal
 	Cols     uint16 `json:"cols,omitempty"`
+	// Replaces is a session of the same holder and target which the new one stands in for, after its rail
+	// broke: it ends first, so that nobody waits for a viewer that has come back.
+	Replaces string `json:"replaces,omitempty"`
 }
 
-// Check refuses a role that is not known, and a takeover by an observer.
+// Check refuses a role that is not known, a takeover by an observer, and a session id that is none.
 func (a *AttachArgs) Check() error {
 	switch {
 	case a.Role != "" && a.Role != AttachWriter && a.Role != AttachObserver:
 		return &FieldError{"role", tokenProblem(a.Role, "is not writer or observer")}
 	case a.Takeover && a.Role == AttachObserver:
 		return &FieldError{"takeover", "has no place with role observer"}
+	case a.Replaces != "" && !ValidSessionID(a.Replaces):
+		return &FieldError{"replaces", tokenProblem(a.Replaces, whyNonce)}
 	}
 	return nil
 }
@@ -143,9 +145,9 @@ type DefinePersonaArgs struct {
 	Model          *string  `json:"model,omitempty"`
 	Role           string   `json:"role,omitempty"`
 	Agent          string   `json:"agent,omitempty"`
-	Subscribe      []string `json:"subscribe,omitempty"`
-	AllowSubscribe []string `json:"allowSubscribe,omitempty"`
-	AllowPublish   []string `json:"allowPublish,omitempty"`
+	Subscribe      []string `json:"subscribe,omitzero"`
+	AllowSubscribe []string `json:"allowSubscribe,omitzero"`
+	AllowPublish   []string `json:"allowPublish,omitzero"`
 }
 
 // Check refuses an empty name or text, and a list with something else than channels or patterns of them.
@@ -156,17 +158,9 @@ func (a *DefinePersonaArgs) Check() error {
 	if err := needName("persona", a.Persona); err != nil {
 		return err
 	}
-	for _, l := range []struct {
-		field string
-		list  []string
-	}{{"subscribe", a.Subscribe}, {"allowSubscribe", a.AllowSubscribe}, {"allowPublish", a.AllowPublish}} {
-		for i, c := range l.list {
-			if !ValidChannelPattern(c) {
-				return &FieldError{fmt.Sprintf("%s.%d", l.field, i), tokenProblem(c, "is not a channel or a pattern of channels")}
-			}
-		}
-	}
-	return nil
+	return checkChannels([]channelList{
+		{"subscribe", a.Subscribe}, {"allowSubscribe", a.AllowSubscribe}, {"allowPublish", a.AllowPublish},
+	})
 }
 
 // DefinePersonaReply answers define-persona.

@@ -120,7 +120,8 @@ type NameArgs struct {
 	Name string `json:"name"`
 }
 
-// SpawnArgs are the arguments of spawn. Name is the persona reference; Identity pins the alias.
+// SpawnArgs are the arguments of spawn. Name is the persona reference; Identity pins the alias. Members that a
+// host cannot honour are refused by name and never passed over.
 type SpawnArgs struct {
 	Name          string         `json:"name"`
 	Agent         string         `json:"agent,omitempty"`
@@ -131,15 +132,33 @@ type SpawnArgs struct {
 	Model         *string        `json:"model,omitempty"`
 	Variant       *string        `json:"variant,omitempty"`
 	LaunchOptions map[string]any `json:"launchOptions,omitempty"`
-	Resume        *string        `json:"resume,omitempty"`
-	Events        *bool          `json:"events,omitempty"`
-	Cwd           string         `json:"cwd,omitempty"`
-	Prompt        *string        `json:"prompt,omitempty"`
+	Resume        *string        `json:"resume,omitempty"` // session to fork from
+	// ResumeClaim is the claim of a transcript that was carried over; ResumeAgent the connector it is of.
+	ResumeClaim *string `json:"resumeClaim,omitempty"`
+	ResumeAgent *string `json:"resumeAgent,omitempty"`
+	Events      *bool   `json:"events,omitempty"`
+	Cwd         string  `json:"cwd,omitempty"`
+	Prompt      *string `json:"prompt,omitempty"`
+	// Channels instead of the persona's: read at boot, may read, may post to. Absent is the persona's; an
+	// empty list is none.
+	Subscribe      []string `json:"subscribe,omitzero"`
+	AllowSubscribe []string `json:"allowSubscribe,omitzero"`
+	AllowPublish   []string `json:"allowPublish,omitzero"`
+	// ShareTools names which of the operator's MCP servers the seat gets. Absent is all that are declared for
+	// its connector; an empty list is none.
+	ShareTools []string   `json:"shareTools,omitzero"`
+	Supervise  *Supervise `json:"supervise,omitempty"`
 	// Addition of this host: terminal size of the caller, so that the first frame fits.
 	Rows uint16 `json:"rows,omitempty"`
 	Cols uint16 `json:"cols,omitempty"`
 	// Addition of this host: the runtime to run the seat on; empty: the host's.
 	Runtime string `json:"runtime,omitempty"`
+}
+
+// Supervise asks that a seat is started again when it ends by itself, at most Restarts times within WindowMs.
+type Supervise struct {
+	Restarts int   `json:"restarts"`
+	WindowMs int64 `json:"windowMs"`
 }
 
 // Acceptance answers spawn. GoalID is the request id.
@@ -200,6 +219,12 @@ type SpawnResult struct {
 	Role         string `json:"role,omitempty"`
 	SeatID       string `json:"seatId,omitempty"`
 	PID          int    `json:"pid,omitempty"`
+	// EventsNotice says that the event plane is off though nobody said so.
+	EventsNotice string `json:"eventsNotice,omitempty"`
+	// Of launch: the name in the spec, its run, and the hash by which a changed entry is noticed.
+	Requested string `json:"requested,omitempty"`
+	RunID     string `json:"runId,omitempty"`
+	Hash      string `json:"hash,omitempty"`
 }
 
 // Progress phases of a spawn goal, published as events.
