@@ -28,6 +28,7 @@ type Handler struct {
 	Gap    func(from, to uint64) error      // bytes from..to-1 will not come
 	Status func(Status)                     // news: state, size, role, answerer
 	Exit   func(Status, ExitRecord)
+	Idle   func() error // everything that has come was handed over, and Run is about to wait for more
 }
 
 // Conn is one connection to a seat. Requests may be made from any goroutine.
@@ -241,6 +242,11 @@ func (c *Conn) Run(ctx context.Context, h Handler) error {
 	undo := c.deadline(ctx)
 	defer undo()
 	for {
+		if h.Idle != nil && !c.in.Ready() {
+			if err := h.Idle(); err != nil {
+				return err
+			}
+		}
 		done, err := c.step(&h)
 		if err != nil {
 			err = ctxOr(ctx, err)

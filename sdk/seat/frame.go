@@ -83,6 +83,12 @@ func NewFrameReader(r io.Reader, size, most int) *FrameReader {
 	return &FrameReader{Max: most, r: r, buf: make([]byte, size)}
 }
 
+// Ready reports whether a whole frame has been read, so that Next does not wait.
+func (f *FrameReader) Ready() bool {
+	_, _, n, err := NextFrame(f.buf[f.pos:f.end])
+	return n > 0 || err != nil
+}
+
 // Next returns the next frame; payload is valid until the next call. After an error of the underlying
 // reader (a deadline, say) Next may be called again.
 func (f *FrameReader) Next() (t Type, payload []byte, err error) {

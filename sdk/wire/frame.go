@@ -171,13 +171,25 @@ const (
 	TerminalDrop   = "drop"   // server: so many bytes of output were left out here
 )
 
-// Reasons of an end. Any token of the grammar is taken when read.
+// Reasons of an end. Any token of the grammar is taken when read. The last two are of this host.
 const (
 	EndProcessExit    = "process-exit"
 	EndClosed         = "closed"
 	EndExpired        = "expired"
 	EndTargetDespawn  = "target-despawn"
 	EndManagerRestart = "manager-restart"
+	EndReplaced       = "replaced"    // another viewer took over as the writer
+	EndRailBroken     = "rail-broken" // something was lost on the way: attach again
+)
+
+// Headers of messages on the rails of a session. Who does not know them loses nothing but what they are for.
+// Both hold a time of the server's clock, in epoch milliseconds.
+const (
+	// HeaderSessionBeat is on the credits by which a server says that it is there.
+	HeaderSessionBeat = "Cotal-Session-Beat"
+	// HeaderSessionHeard is on the frames of a holder: the last beat it heard. What was typed long after that
+	// was held up on the way, and is not typed into a program that has moved on.
+	HeaderSessionHeard = "Cotal-Session-Heard"
 )
 
 // TerminalFrame is one terminal frame. Which members count follows from Kind.

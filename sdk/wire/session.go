@@ -210,8 +210,11 @@ func (g SessionGrant) Encode() ([]byte, error) { return encode("session grant", 
 
 // AttachReply answers attach.
 type AttachReply struct {
-	Grant       json.RawMessage `json:"grant"` // SessionGrant
-	ResumedFrom *ResumedFrom    `json:"resumedFrom,omitempty"`
+	Grant json.RawMessage `json:"grant"` // SessionGrant
+	// Role is what the session may do (an addition of this host): AttachObserver when somebody else types and
+	// no role was asked for.
+	Role        string       `json:"role,omitempty"`
+	ResumedFrom *ResumedFrom `json:"resumedFrom,omitempty"`
 }
 
 // ResumedFrom says whose session a seat goes on with.
