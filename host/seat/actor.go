@@ -85,6 +85,7 @@ type actor struct {
 	exitTries    int                // exits that could not be recorded
 	flaps        brake              // of the lines on a seat that comes and goes
 	freeing      bool
+	reaping      bool // what is left is being removed right now
 	watching     bool
 	killed       []sdk.Killed
 	evidence     []string
@@ -426,6 +427,10 @@ func (a *actor) free() {
 }
 
 func (a *actor) goReap(attempt int) {
+	if a.reaping {
+		return
+	}
+	a.reaping = true
 	a.background(func() {
 		if attempt == 0 {
 			a.keepTail()
@@ -433,6 +438,7 @@ func (a *actor) goReap(attempt int) {
 		report, err := a.reap(sdk.StopNow, false)
 		_ = fpExitReaped.Hit()
 		a.post(func() {
+			a.reaping = false
 			if err == nil {
 				a.merge(report)
 				err = a.transition(EvReaped, func(r *journal.SeatRow) { r.Reaped, r.Reason = true, "" }, a.exitTerminal())

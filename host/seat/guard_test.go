@@ -42,28 +42,6 @@ func TestASeatThatComesAndGoesIsToldOfNowAndThen(t *testing.T) {
 	}
 }
 
-func TestANumberWhoseSeatNeverRanIsGivenAgain(t *testing.T) {
-	var n names
-	held := func(name string) string {
-		if name == "parrot" {
-			return "running"
-		}
-		return ""
-	}
-	for _, step := range []struct {
-		ran  bool
-		want string
-	}{{false, "parrot_2"}, {false, "parrot_2"}, {true, "parrot_2"}, {true, "parrot_3"}} {
-		got, err := n.allocate("parrot", false, held)
-		if err != nil || got != step.want {
-			t.Errorf("%q, %v; want %q", got, err, step.want)
-		}
-		if !step.ran {
-			n.giveBack(got)
-		}
-	}
-}
-
 func TestAHandleThatIsRefusedIsLeftOut(t *testing.T) {
 	handle := sdk.Handle{Version: 1 << 31, Ref: "x"}
 	cases := []struct {

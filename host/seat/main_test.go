@@ -61,6 +61,8 @@ type world struct {
 	events     *events
 	caller     wire.Caller
 	max        int
+	roster     *roster
+	viewWait   time.Duration
 }
 
 // inproc gives plugins without processes. A plugin can be taken away.
@@ -194,11 +196,16 @@ func (w *world) boot() []seat.Verdict {
 		w.t.Fatal(err)
 	}
 	w.goals = goal.NewStore(w.journal, w.events.publish)
-	w.set = seat.New(seat.Config{
+	cfg := seat.Config{
 		InstanceID: w.instanceID, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: w.seatRoot, EndedDir: filepath.Join(w.dir, "ended"), MaxSeats: w.max,
 		Journal: w.journal, Goals: w.goals, Plugins: w.plugins, Agent: "command", Health: 50 * time.Millisecond,
-		Log: hclog.New(&hclog.LoggerOptions{Output: testWriter{w.t}, Level: hclog.Debug}),
-	})
+		Log:      hclog.New(&hclog.LoggerOptions{Output: testWriter{w.t}, Level: hclog.Debug}),
+		ViewWait: w.viewWait,
+	}
+	if w.roster != nil {
+		cfg.Roster = w.roster
+	}
+	w.set = seat.New(cfg)
 	verdicts, err := w.set.Recover(context.Background())
 	if err != nil {
 		w.t.Fatal(err)

@@ -1,51 +1,155 @@
 package seat
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cotal-ai/cotal-host/host/journal"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
-// proves: NAME-1, NAME-4, NAME-5, NAME-8, NAME-9
-func TestAllocate(t *testing.T) {
-	held := map[string]bool{}
-	by := func(n string) string {
-		if held[n] {
-			return "running"
-		}
-		return ""
+// The whole decision on a name.
+//
+// proves: NAME-1, NAME-2, NAME-4, NAME-5, NAME-6, NAME-7, NAME-8, NAME-9
+func TestChooseName(t *testing.T) {
+	running := claim{kind: claimSeat, who: "running"}
+	elsewhere := claim{kind: claimElsewhere, who: "alice.x"}
+	cases := []struct {
+		name   string
+		base   string
+		pinned bool
+		issued []string
+		held   map[string]claim
+		want   string
+		err    string
+	}{
+		{"the first holder gets the bare name", "socrates", false, nil, nil, "socrates", ""},
+		{"a collision with a seat of this host is numbered", "socrates", false, nil, map[string]claim{"socrates": running}, "socrates_2", ""},
+		{"a collision with somebody on the mesh is numbered", "socrates", false, nil, map[string]claim{"socrates": elsewhere}, "socrates_2", ""},
+		{"a number that somebody on the mesh has is passed over", "socrates", false, nil, map[string]claim{"socrates": running, "socrates_2": elsewhere}, "socrates_3", ""},
+		{"a number that was issued is never issued again", "socrates", false, []string{"socrates_2"}, map[string]claim{"socrates": running}, "socrates_3", ""},
+		{"a base name is reusable for ever, also where a number once made the same text", "socrates_2", false, []string{"socrates_2"}, nil, "socrates_2", ""},
+		{"a pinned name that is free is given", "socrates", true, nil, nil, "socrates", ""},
+		{"a pinned name that a seat has is refused", "socrates", true, nil, map[string]claim{"socrates": running}, "", "is held by a seat that is running"},
+		{"a pinned name that somebody on the mesh has is refused, under whatever manager", "socrates", true, nil, map[string]claim{"socrates": elsewhere}, "", "in use on the mesh by alice.x"},
+		{"a name whose holder is being removed is refused and not numbered, with the last error", "socrates", false, nil, map[string]claim{"socrates": {kind: claimRetiring, who: "exited", cause: "disk full"}}, "", "is being removed (disk full); try again"},
+		{"a name of a spawn that is being undone is refused and not numbered", "socrates", false, nil, map[string]claim{"socrates": {kind: claimReconciling, who: "unknown"}}, "", "was interrupted and is being undone; try again"},
+		{"a number whose holder is being removed is passed over", "socrates", false, nil, map[string]claim{"socrates": running, "socrates_2": {kind: claimRetiring}}, "socrates_3", ""},
+		{"the reserved prefix is refused for a persona", "chat_x", false, nil, nil, "", "reserved"},
+		{"and for a pin", "chat_x", true, nil, nil, "", "reserved"},
+		{"and for what numbering makes of it", "chat_x", false, nil, map[string]claim{"chat_x": running}, "", "reserved"},
+		{"no name", "", false, nil, nil, "", "name"},
+		{"a name with a space", "a b", false, nil, nil, "", "name"},
+		{"a path", "../x", false, nil, nil, "", "name"},
+		{"a slash", "a/b", false, nil, nil, "", "name"},
+		{"a dot", "a.b", false, nil, nil, "", "name"},
+		{"a letter beyond ASCII", "é", false, nil, nil, "", "name"},
+		{"a name that is too long", strings.Repeat("x", 129), false, nil, nil, "", "name"},
 	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := chooseName(c.base, c.pinned, func(n string) bool { return slices.Contains(c.issued, n) }, func(n string) claim { return c.held[n] })
+			if got != c.want || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("got %q, %v; want %q, %q", got, err, c.want, c.err)
+			}
+		})
+	}
+}
+
+// Numbers are remembered over the ends of their holders, and given back only when nobody was told of them.
+//
+// proves: NAME-4
+func TestANumberIsIssuedOnce(t *testing.T) {
 	var n names
-	take := func(base string, pinned bool) string {
-		t.Helper()
-		got, err := n.allocate(base, pinned, by)
-		if err != nil {
-			t.Fatalf("allocate(%q): %v", base, err)
+	held := func(name string) claim {
+		if name == "parrot" {
+			return claim{kind: claimSeat, who: "running"}
 		}
-		held[got] = true
-		return got
+		return claim{}
 	}
-	if got := take("socrates", false); got != "socrates" {
-		t.Fatalf("the first holder gets the bare name, got %q", got)
-	}
-	if got := take("socrates", false); got != "socrates_2" {
-		t.Fatalf("a collision is numbered with an underscore, got %q", got)
-	}
-	delete(held, "socrates_2")
-	if got := take("socrates", false); got != "socrates_3" {
-		t.Fatalf("a number is never issued twice, got %q", got)
-	}
-	delete(held, "socrates")
-	if got := take("socrates", false); got != "socrates" {
-		t.Fatalf("the base name is reusable, got %q", got)
-	}
-	if _, err := n.allocate("socrates", true, by); err == nil || !strings.Contains(err.Error(), "held") {
-		t.Fatalf("a pinned name that is held must be refused, got %v", err)
-	}
-	for _, bad := range []string{"", "a b", "../x", "chat_x", "a/b", "a.b", strings.Repeat("x", 129), "é"} {
-		if _, err := n.allocate(bad, false, by); err == nil {
-			t.Errorf("name %q was accepted", bad)
+	for i, step := range []struct {
+		told bool
+		want string
+	}{{false, "parrot_2"}, {false, "parrot_2"}, {true, "parrot_2"}, {true, "parrot_3"}, {true, "parrot_4"}} {
+		got, err := n.allocate("parrot", false, held)
+		if err != nil || got != step.want {
+			t.Errorf("spawn %d: %q, %v; want %q", i, got, err, step.want)
 		}
+		if !step.told {
+			n.giveBack(got)
+		}
+	}
+}
+
+// Who of the mesh has a name.
+//
+// proves: NAME-2, NAME-3
+func TestNamesOnTheMesh(t *testing.T) {
+	now := time.UnixMilli(1_000_000)
+	row := func(name, id, uid, status string, age time.Duration) wire.Presence {
+		return wire.Presence{Card: wire.AgentCard{ID: id, Name: name}, LifecycleUID: uid, Status: status, TS: now.Add(-age).UnixMilli()}
+	}
+	gone := life{"ada", "local.a", "u1"}
+	cases := []struct {
+		name  string
+		state string
+		row   wire.Presence
+		held  bool
+	}{
+		{"an agent that is there has its name", ViewCurrent, row("ada", "local.b", "u2", wire.StatusIdle, 0), true},
+		{"one that works, too", ViewCurrent, row("ada", "local.b", "u2", wire.StatusWorking, time.Second), true},
+		{"one that said good-bye has not", ViewCurrent, row("ada", "local.b", "u2", wire.StatusOffline, 0), false},
+		{"one that was silent for too long has not", ViewCurrent, row("ada", "local.b", "u2", wire.StatusIdle, time.Minute), false},
+		{"in a stale view silence says nothing", ViewStale, row("ada", "local.b", "u2", wire.StatusIdle, time.Minute), true},
+		{"the life that this host retired has not", ViewCurrent, row("ada", "local.a", "u1", wire.StatusIdle, 0), false},
+		{"another life of its principal has", ViewCurrent, row("ada", "local.a", "u2", wire.StatusIdle, 0), true},
+		{"its life under another principal has", ViewCurrent, row("ada", "local.b", "u1", wire.StatusIdle, 0), true},
+		{"its life under another alias has", ViewCurrent, row("eve", "local.a", "u1", wire.StatusIdle, 0), true},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			held := onMesh(View{Rows: []wire.Presence{c.row}, State: c.state}, now, func(l life) bool { return l == gone })
+			if got := held[c.row.Card.Name].kind == claimElsewhere; got != c.held {
+				t.Errorf("%+v", held)
+			}
+		})
+	}
+}
+
+// How a seat of this host holds its name.
+//
+// proves: NAME-6, NAME-7
+func TestClaimOfASeat(t *testing.T) {
+	started := journal.SeatRow{Started: time.Unix(1, 0)}
+	for name, c := range map[string]struct {
+		state State
+		row   journal.SeatRow
+		want  claimKind
+	}{
+		"one that starts": {Starting, journal.SeatRow{}, claimSeat},
+		"one that runs":   {Running, started, claimSeat},
+		"one without a verdict lives, as far as is known": {Unknown, started, claimSeat},
+		"one that is being stopped":                       {Stopping, started, claimRetiring},
+		"one whose rest is being removed":                 {Exited, started, claimRetiring},
+		"one that never ran and cannot be undone":         {Unknown, journal.SeatRow{}, claimReconciling},
+	} {
+		if got := claimOf(&Snapshot{State: c.state, Row: c.row}); got.kind != c.want {
+			t.Errorf("%s: %s, want %s", name, got.kind, c.want)
+		}
+	}
+}
+
+// What is remembered of retired lives does not grow.
+func TestRetiredLivesAreBounded(t *testing.T) {
+	var r retired
+	for i := range 3 * keepRetired {
+		r.add(life{uid: fmt.Sprint(i)})
+	}
+	if len(r.lives) != keepRetired || len(r.order) != keepRetired || !r.lives[life{uid: fmt.Sprint(3*keepRetired - 1)}] || r.lives[life{uid: "0"}] {
+		t.Errorf("%d lives, %d in order", len(r.lives), len(r.order))
 	}
 }
 

@@ -100,6 +100,7 @@ func (s *Set) rememberEnded(r journal.SeatRow) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = append(s.ended, &Snapshot{Row: r, State: Ended})
+	s.retired.add(life{r.Alias, r.Principal, r.UID})
 }
 
 // recover decides one seat.

@@ -47,8 +47,10 @@ type Config struct {
 	Environ    []string // the host's environment; default os.Environ()
 	EnvAllow   []string // extra variables the operator lets agents see, by name
 	Agent      string   // default connector; default "claude"
+	Roster     Roster   // who is on the mesh; nil: nobody knows
 
-	Health time.Duration // between two looks at what running seats depend on; default 5 s
+	Health   time.Duration // between two looks at what running seats depend on; default 5 s
+	ViewWait time.Duration // how long a spawn waits for the first view of the mesh; default 3 s
 }
 
 // Set is every seat of one host. Safe for concurrent use.
@@ -64,6 +66,7 @@ type Set struct {
 	spawning map[goal.Key]*actor
 	ended    []*Snapshot // newest last
 	names    names
+	retired  retired
 	cap      capacity
 	closing  string         // why new spawns are refused; empty while they are not
 	unlisted string         // why it is not known which seats this machine has; empty once it is
@@ -89,6 +92,9 @@ func New(cfg Config) *Set {
 	}
 	if cfg.Health == 0 {
 		cfg.Health = 5 * time.Second
+	}
+	if cfg.ViewWait == 0 {
+		cfg.ViewWait = snapshotWait
 	}
 	if cfg.Log == nil {
 		cfg.Log = hclog.NewNullLogger()
@@ -255,9 +261,10 @@ func (s *Set) freed(a *actor) {
 	} else {
 		s.cap.release()
 	}
-	if snap.Row.Exit == nil && snap.Row.Started.IsZero() {
+	if a.acceptErr != nil {
 		s.names.giveBack(snap.Row.Alias)
 	}
+	s.retired.add(life{snap.Row.Alias, snap.Row.Principal, snap.Row.UID})
 	if snap.Row.Exit != nil {
 		s.ended = append(s.ended, snap)
 		s.pruneEnded()

@@ -62,7 +62,7 @@ func (s *Set) Spawn(ctx context.Context, caller wire.Caller, id, fingerprint str
 	if err != nil {
 		return wire.Acceptance{}, wire.Refuse(wire.CodeUnavailable, "mint: %v", err)
 	}
-	a, acc, other, err := s.reserve(key, fingerprint, p, minted)
+	a, acc, other, err := s.take(ctx, key, fingerprint, p, minted)
 	if err != nil {
 		minted.release()
 		return wire.Acceptance{}, err
@@ -141,60 +141,6 @@ func (s *Set) accepted(ctx context.Context, key goal.Key, fingerprint string) (w
 		return wire.Acceptance{}, false, wire.Refuse(wire.CodeFailedPrecondition, "goal id %s was used for another request; use a new id", row.Acceptance.GoalID)
 	}
 	return row.Acceptance, true, nil
-}
-
-// reserve takes the name and the place, without suspension, so that two spawns can neither share a
-// name nor pass the last free place together. other is true when the same request won meanwhile.
-func (s *Set) reserve(key goal.Key, fingerprint string, p *plan, m *minting) (a *actor, acc wire.Acceptance, other bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.spawning[key] != nil {
-		return nil, acc, true, nil
-	}
-	if s.closing != "" {
-		return nil, acc, false, wire.Refuse(wire.CodeUnavailable, "no new seats: %s", s.closing)
-	}
-	if s.unlisted != "" {
-		// A seat that only its directory knows may hold this name, or be this very request.
-		return nil, acc, false, wire.Refuse(wire.CodeUnavailable, "no new seats until it is known which ones run: %s", s.unlisted)
-	}
-	now := time.Now()
-	if err := s.cap.reserve(now, s.holders); err != nil {
-		return nil, acc, false, wire.Refuse(wire.CodeResourceExhausted, "%v", err)
-	}
-	alias, err := s.names.allocate(p.profile.Alias, p.profile.Pinned, func(n string) string {
-		if h := s.byAlias[n]; h != nil {
-			return statusOf(h.snapshot().State)
-		}
-		return ""
-	})
-	if err != nil {
-		s.cap.release()
-		code := wire.CodeBadRequest
-		if errors.As(err, new(errNameHeld)) {
-			code = wire.CodeFailedPrecondition
-		}
-		return nil, acc, false, wire.Refuse(code, "%v", err)
-	}
-	row := journal.SeatRow{
-		SeatID: m.seatID, UID: m.uid, Alias: alias, Principal: wire.OwnerLocal + "." + m.actor, Nonce: m.nonce,
-		RequestID: string(key), Fingerprint: fingerprint, Persona: p.profile.PersonaPath, Agent: p.profile.Agent,
-		Runtime: p.runtime, Role: p.profile.Role, Model: p.profile.Model, Variant: p.profile.Variant, Cwd: p.cwd,
-		Grace: p.grace, ReadinessMs: p.window, Form: p.form, State: journal.StateIntent, Created: now, Fence: s.cfg.Epoch,
-	}
-	_, id, _ := key.Split()
-	acc = wire.Acceptance{
-		Name: alias, Owner: wire.OwnerLocal, Actor: m.actor, UID: m.uid, GoalID: id, Fingerprint: fingerprint,
-		ReadinessDeadlineMs: readyWindow(row).Milliseconds(),
-		Executor:            wire.Executor{LifecycleUID: s.cfg.InstanceID, Epoch: s.cfg.Epoch},
-		Warnings:            p.warnings,
-	}
-	a = s.newActor(row)
-	a.ports = m.ports
-	s.wg.Add(1) // for Spawn itself; under mu, so that Close cannot miss it
-	s.add(a)
-	s.spawning[key] = a
-	return a, acc, false, nil
 }
 
 // launch is the saga: build → prepare → persist → commit. Everything it needs to find an interrupted
