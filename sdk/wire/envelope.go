@@ -75,8 +75,8 @@ type EndpointReply struct {
 }
 
 // DecodeRequest decodes and validates a request. The error is always a *Error that refuses with
-// outcome not-executed: unsupported-version when v is an integer other than 1, else bad-request
-// naming the field. The returned request holds what could be read (ID above all) even then, so
+// outcome not-executed: unsupported-version when v is an integer other than 1, or for the body of
+// version 0 ({op: text, args}), else bad-request naming the field. The returned request holds what could be read (ID above all) even then, so
 // that the refusal can be addressed.
 func DecodeRequest(p []byte) (EndpointRequest, *Error) {
 	var r EndpointRequest
@@ -93,6 +93,9 @@ func DecodeRequest(p []byte) (EndpointRequest, *Error) {
 	}
 	if v := f.n.get("v"); v != nil && v.kind == kindNumber && v.num != Version {
 		return r, Refuse(CodeUnsupportedVersion, "request: v is %s; this endpoint speaks %d", v.raw, Version)
+	}
+	if op := f.n.get("op"); op != nil && op.kind == kindString && f.n.get("v") == nil {
+		return r, Refuse(CodeUnsupportedVersion, "request: this is the body of version 0; this endpoint speaks %d", Version)
 	}
 	f.integer("v", true, Version, Version, func(n int64) { r.V = int(n) })
 	f.str("id", true, ValidID, whyID, &r.ID)

@@ -81,6 +81,7 @@ func TestDecodeRequestNamesTheField(t *testing.T) {
 		{"another version", edit(t, "v", 2), CodeUnsupportedVersion, "v"},
 		{"a version that is no number", edit(t, "v", "1"), CodeBadRequest, "v"},
 		{"no version", edit(t, "v", nil), CodeBadRequest, "v"},
+		{"the body of version 0", []byte(`{"op":"ps","args":{}}`), CodeUnsupportedVersion, "version 0"},
 		{"no id", edit(t, "id", nil), CodeBadRequest, "id"},
 		{"an id with a dot", edit(t, "id", "a.b"), CodeBadRequest, "id"},
 		{"an id of 65 characters", edit(t, "id", strings.Repeat("a", 65)), CodeBadRequest, "id"},

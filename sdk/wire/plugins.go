@@ -26,6 +26,9 @@ type PluginRestartArgs struct {
 	Kind string `json:"kind,omitempty"` // needed only where a connector and a runtime have the same name
 }
 
+// Check refuses an empty name.
+func (a *PluginRestartArgs) Check() error { return needName("name", a.Name) }
+
 // PluginRestartReply answers plugin-restart, once the new process serves.
 type PluginRestartReply struct {
 	Name    string `json:"name"`
