@@ -48,3 +48,25 @@ func (j *Journal) Bind(ctx context.Context, instanceID string, epoch uint64) err
 		return nil
 	})
 }
+
+// streamPrefix begins the keys of the streams that are known.
+const streamPrefix = "stream:"
+
+// Known reports whether this host has kept records in a stream: one that the broker then lacks was lost.
+func (j *Journal) Known(stream string) (known bool, err error) {
+	err = j.View(func(tx *Tx) error {
+		known = tx.get(bucketMeta, tx.meta, streamPrefix+stream) != nil
+		return nil
+	})
+	return known, err
+}
+
+// SetKnown remembers that this host keeps records in these streams.
+func (j *Journal) SetKnown(ctx context.Context, streams ...string) error {
+	return j.Update(ctx, func(tx *Tx) error {
+		for _, name := range streams {
+			tx.put(&tx.meta, streamPrefix+name, []byte{1})
+		}
+		return nil
+	})
+}

@@ -19,11 +19,37 @@ import (
 
 // Schema is the journal format this build writes. An older journal is migrated step by step when it
 // is opened; a newer one is refused.
-const Schema = 1
+const Schema = 2
 
 // migrations holds, for each schema number, the step to the next. A step runs inside the one
 // transaction that also raises the number, so a crash leaves the old journal.
-var migrations = map[int]func(*bolt.Tx) error{}
+var migrations = map[int]func(*bolt.Tx) error{
+	1: goalsWithoutMesh,
+}
+
+// goalsWithoutMesh marks the goals of a journal that was their only store.
+func goalsWithoutMesh(tx *bolt.Tx) error {
+	b := tx.Bucket(bucketGoals)
+	rows := overlay{}
+	err := b.ForEach(func(k, v []byte) error {
+		row, err := decodeGoal(k, v)
+		if err != nil {
+			return err
+		}
+		row.Local = true
+		rows[string(k)], err = encodeGoal(row)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for k, raw := range rows {
+		if err := b.Put([]byte(k), raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 var keySchema = []byte("schema")
 

@@ -79,9 +79,12 @@ type SeatRow struct {
 	Step          string          `json:"step,omitempty"` // last saga step: "<name>" intended, "<name>+" done
 }
 
-// GoalRow is one accepted action. Result is nil until its one terminal.
+// GoalRow is what this machine knows of one accepted action: that it is ours, its seat, its deadline. The
+// truth is on the mesh; Result is what was decided here, nil until then, and stays in this outbox until the
+// mesh has a terminal (Committed), which may be another one: then it stands here too.
 type GoalRow struct {
 	ID          string           `json:"id"` // caller-qualified; the key
+	Command     string           `json:"command,omitempty"`
 	Fingerprint string           `json:"fingerprint,omitempty"`
 	Acceptance  wire.Acceptance  `json:"acceptance"`
 	SeatID      string           `json:"seatId,omitempty"`
@@ -89,7 +92,12 @@ type GoalRow struct {
 	Result      *wire.GoalResult `json:"result,omitempty"`
 	Accepted    time.Time        `json:"accepted,omitzero"`
 	Settled     time.Time        `json:"settled,omitzero"`
+	Committed   bool             `json:"committed,omitempty"` // its terminal is durable on the mesh
+	Local       bool             `json:"local,omitempty"`     // it was accepted without a mesh: the row is all there is
 }
+
+// InOutbox reports whether the mesh has yet to hear of the goal's end.
+func (r GoalRow) InOutbox() bool { return r.Result != nil && !r.Committed && !r.Local }
 
 // RowError is a row that cannot be read. It is not an absent row.
 type RowError struct {

@@ -229,8 +229,39 @@ func (tx *Tx) SettleGoal(id string, result wire.GoalResult) (landed wire.GoalRes
 	return result, true, nil
 }
 
+// CommitGoal notes that the mesh has a goal's terminal: the one that stands there, which need not be the
+// one that was decided here. Errors: ErrNotFound, *RowError.
+func (tx *Tx) CommitGoal(id string, stands wire.GoalResult) error {
+	if !tx.writable {
+		return ErrReadOnly
+	}
+	row, err := tx.Goal(id)
+	if err != nil {
+		return fmt.Errorf("commit goal: %w", err)
+	}
+	if row.Settled.IsZero() {
+		row.Settled = time.Now().UTC()
+	}
+	row.Result, row.Committed = &stands, true
+	raw, err := encodeGoal(row)
+	if err != nil {
+		return fmt.Errorf("commit goal %q: %w", id, err)
+	}
+	tx.put(&tx.goals, id, raw)
+	return nil
+}
+
+// DeleteGoal forgets a goal that the mesh never accepted; that there is none is success.
+func (tx *Tx) DeleteGoal(id string) error {
+	if !tx.writable {
+		return ErrReadOnly
+	}
+	tx.put(&tx.goals, id, nil)
+	return nil
+}
+
 // Prune forgets what nobody asks for any more: a seat row that ended, of which nothing is left
-// (Reaped), and a settled goal whose seat row is gone. A row goes only when it is both older than
+// (Reaped), and a settled goal, out of the outbox, whose seat row is gone. A row goes only when it is both older than
 // age and not among the newest keep of its kind, so that a retried request still finds its goal for
 // at least age. It returns how many rows went.
 func (tx *Tx) Prune(now time.Time, keep int, age time.Duration) (seats, goals int, err error) {
@@ -263,7 +294,7 @@ func (tx *Tx) Prune(now time.Time, keep int, age time.Duration) (seats, goals in
 		}
 	}
 	err = tx.Goals(func(r GoalRow) error {
-		if r.Result != nil && !held[r.SeatID] {
+		if r.Result != nil && !r.InOutbox() && !held[r.SeatID] {
 			settled = append(settled, old{r.ID, r.Settled})
 		}
 		return nil
