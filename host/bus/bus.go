@@ -72,6 +72,8 @@ type Bus struct {
 	nc     *nats.Conn
 	log    hclog.Logger
 	closed chan struct{}
+	// embedded: the server is in this process, and started with it.
+	embedded bool
 	// dial opens a further connection to the same server, which Close closes too.
 	dial func(purpose string, more ...nats.Option) (*nats.Conn, error)
 
@@ -88,7 +90,7 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	if cfg.Name == "" {
 		cfg.Name = "cotal-host"
 	}
-	b := &Bus{log: cfg.Log, closed: make(chan struct{})}
+	b := &Bus{log: cfg.Log, closed: make(chan struct{}), embedded: cfg.InProcess != nil}
 	opts := []nats.Option{
 		nats.Timeout(timeLeft(ctx, connectTimeout)),
 		nats.MaxReconnects(-1),

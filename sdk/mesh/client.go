@@ -67,6 +67,9 @@ type Client struct {
 	cfg    Config
 	caller wire.Caller
 	closed chan struct{}
+	// borrowed: the connection is somebody else's (FromConn), and Close leaves it open.
+	borrowed bool
+	once     sync.Once
 
 	mu     sync.Mutex
 	epochs map[string]uint64 // endpoint and instance id -> highest epoch seen
@@ -244,6 +247,10 @@ func (c *Client) Done() <-chan struct{} { return c.closed }
 
 // Close ends the connection. Calls in flight return ErrNoReply.
 func (c *Client) Close() {
+	if c.borrowed {
+		c.once.Do(func() { close(c.closed) })
+		return
+	}
 	c.nc.Close()
 	<-c.closed
 }

@@ -1,0 +1,164 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// ErrNotSetUp: the space has no stream or bucket for this; a host of the space makes them when it starts.
+var ErrNotSetUp = errors.New("space is not set up")
+
+// requestTimeout bounds one exchange with the server; whoever asks may set an earlier end through its context.
+const requestTimeout = 2 * time.Second
+
+// Error codes of the JetStream API.
+const (
+	codeConsumerNotFound = 10014
+	codeNoMessage        = 10037
+	codeStreamNotFound   = 10059
+	codeWrongSequence    = 10071 // also 10164, with the sequence that stands
+	codeWrongSequenceAt  = 10164
+)
+
+// apiError is the refusal of a JetStream request.
+type apiError struct {
+	Code        int    `json:"code"`
+	ErrCode     int    `json:"err_code"`
+	Description string `json:"description"`
+}
+
+func (e *apiError) Error() string { return fmt.Sprintf("%s (%d)", e.Description, e.ErrCode) }
+
+func (e *apiError) Unwrap() error {
+	if e.ErrCode == codeStreamNotFound {
+		return ErrNotSetUp
+	}
+	return nil
+}
+
+// conflict reports whether a write lost to another one.
+func conflict(err error) bool {
+	var e *apiError
+	return errors.As(err, &e) && (e.ErrCode == codeWrongSequence || e.ErrCode == codeWrongSequenceAt)
+}
+
+// failure names a failed exchange with the server in the words of this package.
+func failure(err error) error {
+	switch {
+	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining):
+		return fmt.Errorf("%w: %w", ErrClosed, err)
+	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionReconnecting), errors.Is(err, nats.ErrDisconnected):
+		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+	case errors.Is(err, nats.ErrNoResponders):
+		return fmt.Errorf("%w: nothing keeps this subject", ErrNotSetUp)
+	case errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: %w", ErrNoReply, err)
+	}
+	return err
+}
+
+// request is one exchange with the server, of at most requestTimeout. While the server is lost it fails at
+// once: nothing is kept for later.
+func (c *Client) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) {
+	if !c.nc.IsConnected() {
+		if c.nc.IsClosed() {
+			return nil, ErrClosed
+		}
+		return nil, ErrUnreachable
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	reply, err := c.nc.RequestMsgWithContext(ctx, msg)
+	if err != nil {
+		return nil, failure(err)
+	}
+	return reply, nil
+}
+
+// api asks the JetStream API. req and resp may be nil.
+func (c *Client) api(ctx context.Context, op string, req, resp any) error {
+	msg := nats.NewMsg("$JS.API." + op)
+	if req != nil {
+		var err error
+		if msg.Data, err = json.Marshal(req); err != nil {
+			return err
+		}
+	}
+	reply, err := c.request(ctx, msg)
+	if err != nil {
+		return err
+	}
+	return decodeAPI(reply.Data, resp)
+}
+
+func decodeAPI(p []byte, resp any) error {
+	var head struct {
+		Error *apiError `json:"error"`
+	}
+	if err := json.Unmarshal(p, &head); err != nil {
+		return fmt.Errorf("%w: the server's answer cannot be read: %w", ErrBadReply, err)
+	}
+	if head.Error != nil {
+		return head.Error
+	}
+	if resp == nil {
+		return nil
+	}
+	if err := json.Unmarshal(p, resp); err != nil {
+		return fmt.Errorf("%w: the server's answer cannot be read: %w", ErrBadReply, err)
+	}
+	return nil
+}
+
+// pubAck says where a message was stored.
+type pubAck struct {
+	Stream    string `json:"stream"`
+	Seq       uint64 `json:"seq"`
+	Duplicate bool   `json:"duplicate"`
+}
+
+// store publishes into a stream and returns once the server says that it is kept there.
+func (c *Client) store(ctx context.Context, msg *nats.Msg) (pubAck, error) {
+	var ack pubAck
+	reply, err := c.request(ctx, msg)
+	if err == nil {
+		err = decodeAPI(reply.Data, &ack)
+	}
+	if err == nil && ack.Stream == "" {
+		err = fmt.Errorf("%w: somebody other than a stream answered", ErrBadReply)
+	}
+	return ack, err
+}
+
+// bucket is the name of a bucket of the client's space.
+func (c *Client) bucket(b wire.Bucket) string {
+	name, _ := wire.BucketName(b, c.cfg.Space) // the space was checked by Connect
+	return name
+}
+
+// FromConn is a Client on a connection that somebody else made and closes: a program that is on the server
+// already needs no second one. Close of the client only ends what the client itself started on it. A zero
+// caller gets a fresh principal, as in Connect. cfg needs Space and Name; the rest is not looked at.
+func FromConn(nc *nats.Conn, cfg Config) (*Client, error) {
+	if !wire.ValidSpace(cfg.Space) {
+		return nil, fmt.Errorf("use connection: space %q is not 1..64 characters of [A-Za-z0-9_-]", cfg.Space)
+	}
+	caller := cfg.Caller
+	if caller.IsZero() {
+		var err error
+		if caller, err = NewCaller(); err != nil {
+			return nil, fmt.Errorf("use connection: %w", err)
+		}
+	} else if err := caller.Check(); err != nil {
+		return nil, fmt.Errorf("use connection: %w", err)
+	}
+	c := &Client{nc: nc, cfg: cfg, caller: caller, closed: make(chan struct{}), borrowed: true, epochs: map[string]uint64{}}
+	return c, nil
+}
