@@ -3,6 +3,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,9 @@ type Config struct {
 	Runtime     string // runtime for new seats; default "pty"
 	Open        bool   // open mode: no per-principal rights
 	MaxSeats    int    // 0: config.toml, else config.DefaultMaxSeats
+	// Cooling is how long the place of a seat that ended by itself stays taken, from its start. nil: config.toml,
+	// else config.DefaultCooling; 0: none.
+	Cooling *time.Duration
 	SyncAlways  bool   // the embedded broker syncs every write
 	Version     string
 	Stdout      io.Writer // "ready" and what to type next
@@ -169,6 +173,9 @@ func (h *Host) boot(ctx context.Context) error {
 	if h.cfg.MaxSeats == 0 {
 		h.cfg.MaxSeats = settings.MaxSeats
 	}
+	if h.cfg.Cooling == nil {
+		h.cfg.Cooling = &settings.Cooling
+	}
 	found, err := manifest.Resolve(h.cfg.PluginsPath, h.cfg.Root, h.cfg.BundleDir)
 	if err != nil {
 		return err
@@ -206,7 +213,7 @@ func (h *Host) boot(ctx context.Context) error {
 	h.goals = goal.NewStore(h.journal, h.publish)
 	h.seats = seat.New(seat.Config{
 		InstanceID: h.inst.ID, Space: h.cfg.Space, Epoch: h.inst.Epoch, Root: h.cfg.Root, SeatRoot: h.cfg.SeatRoot,
-		EndedDir: filepath.Join(h.inst.Dir, "ended"), Runtime: h.runtimeName(), Servers: server, MaxSeats: h.cfg.MaxSeats, Journal: h.journal, Goals: h.goals,
+		EndedDir: filepath.Join(h.inst.Dir, "ended"), Runtime: h.runtimeName(), Servers: server, MaxSeats: h.cfg.MaxSeats, Cooling: cmp.Or(*h.cfg.Cooling, -1), Journal: h.journal, Goals: h.goals,
 		Plugins: live, Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Agent: settings.DefaultAgent,
 	})
 	if rerr != nil {
@@ -296,10 +303,13 @@ func (h *Host) publish(c wire.Caller, goalID string, p wire.GoalProgress) {
 
 // serve answers from here on, and says so.
 func (h *Host) serve(ctx context.Context, url, tokenFile string, runtimeErr error) error {
-	var err error
+	commands, err := control.Commands(control.Deps{Host: h, Seats: h.seats, Goals: h.goals})
+	if err != nil {
+		return err
+	}
 	h.service, err = h.bus.Serve(ctx, bus.EndpointConfig{
 		Space: h.cfg.Space, Endpoint: wire.EndpointManager, InstanceID: h.inst.ID, Epoch: h.inst.Epoch,
-		Commands: control.Commands(h, h.seats, h.goals), Log: h.log.Named("control"),
+		Revision: control.Revision, Commands: commands, Log: h.log.Named("control"),
 	})
 	if err != nil {
 		return err

@@ -214,7 +214,6 @@ func TestRefusalsBeforeTheHandlerSayNotExecuted(t *testing.T) {
 		{"a mode that is not admitted", mesh.Call{Command: "input", Authz: wire.AuthzAny, Target: &bob, Args: wire.InputArgs{Text: "x"}}, wire.CodePermissionDenied, "any"},
 		{"no target", mesh.Call{Command: "input", Args: wire.InputArgs{Text: "x"}}, wire.CodeTargetMismatch, "needs a target"},
 		{"a text over the limit", mesh.Call{Command: "input", Authz: wire.AuthzOwner, Target: &bob, Args: wire.InputArgs{Text: strings.Repeat("x", wire.MaxText+1)}}, wire.CodeBadRequest, "text is 65537 bytes"},
-		{"a command nobody knows, on the instance rail", mesh.Call{Command: "dance", Instance: inst1}, wire.CodeUnimplemented, "dance"},
 	} {
 		t.Run(r.name, func(t *testing.T) {
 			r.call.Endpoint = "manager"
@@ -483,8 +482,7 @@ func TestInstanceOnlyCommandIsNotServedElsewhere(t *testing.T) {
 	if _, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "shutdown"}, nil); !errors.Is(err, mesh.ErrNoResponder) {
 		t.Fatalf("on the class rail: %v", err)
 	}
-	answers, err := c.Scatter(t.Context(), mesh.Call{Endpoint: "manager", Command: "shutdown"}, 1)
-	if err != nil || len(answers) != 1 || answers[0].Err == nil || answers[0].Err.Code != wire.CodeUnimplemented {
+	if answers, err := c.Scatter(t.Context(), mesh.Call{Endpoint: "manager", Command: "shutdown"}, 1); !errors.Is(err, mesh.ErrNoResponder) {
 		t.Fatalf("on the scatter rail: %+v, %v", answers, err)
 	}
 	if _, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "shutdown", Instance: inst1}, nil); err != nil {
@@ -495,23 +493,24 @@ func TestInstanceOnlyCommandIsNotServedElsewhere(t *testing.T) {
 func TestDescribe(t *testing.T) {
 	br := startBroker(t, t.TempDir(), 0)
 	serve(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), bus.EndpointConfig{Commands: echoCommands(inst1)})
-	var doc struct {
-		Endpoint string
-		Protocol struct{ V int }
-		Commands []struct {
-			Name, Class string
-			Targeted    bool
-			Modes       []string
-		}
-	}
-	if _, err := client(t, br.URL()).Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "describe"}, &doc); err != nil {
+	var raw json.RawMessage
+	if _, err := client(t, br.URL()).Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "describe"}, &raw); err != nil {
 		t.Fatal(err)
 	}
-	if doc.Endpoint != "manager" || doc.Protocol.V != 1 || len(doc.Commands) != 3 {
-		t.Fatalf("described as %+v", doc)
+	answer, err := wire.DecodeDescribe(raw)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if d := doc.Commands[0]; d.Name != "despawn" || d.Class != "ephemeral" || !d.Targeted || len(d.Modes) != 7 {
-		t.Fatalf("despawn is described as %+v", d)
+	d := answer.Descriptor
+	if !answer.Public || d.Endpoint != "manager" || d.Owner != "local" || d.Protocol.V != 1 || len(d.Clusters) != 1 {
+		t.Fatalf("described as %+v", answer)
+	}
+	doc, err := d.Clusters[0].Verify()
+	if err != nil || doc.URN != wire.ManagerURN || len(doc.Commands) != 3 || !slices.Equal(d.Clusters[0].Commands, []string{"despawn", "ps", "shutdown"}) {
+		t.Fatalf("its document is %+v, %v", doc, err)
+	}
+	if c := doc.Commands[0]; c.Name != "despawn" || c.Class != wire.ClassEphemeral || !c.Targeted || len(c.Modes) != 7 {
+		t.Fatalf("despawn is described as %+v", c)
 	}
 }
 

@@ -3,10 +3,7 @@ package bus
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
@@ -36,6 +33,8 @@ type Request struct {
 	Subject wire.RequestSubject // the authority on who asks for what
 	Env     wire.EndpointRequest
 	Arrived time.Time
+
+	deadline time.Time
 }
 
 // Caller is the authenticated caller.
@@ -81,6 +80,10 @@ func ArgsOf[T any]() func(json.RawMessage) *wire.Error {
 // NoArgs refuses any argument.
 func NoArgs(raw json.RawMessage) *wire.Error { return wire.DecodeArgs(raw, new(struct{})) }
 
+// Encoded is a reply that its handler encoded, in compact form, and checked against the contract when it
+// last changed. It goes out as it is.
+type Encoded json.RawMessage
+
 // Command is one command of an endpoint.
 type Command struct {
 	Handler Handler
@@ -89,23 +92,25 @@ type Command struct {
 	// Targeted commands are admitted with the authorization modes of Modes.
 	Targeted bool
 	Modes    []wire.Authz
+	// Capability is the class of commands it is granted with; default the endpoint's name.
+	Capability string
 	// InstanceOnly commands are not served on the class and scatter rails. They are the host's own
 	// affairs (shutdown) and so share the limit of reads: a saturated host can still be stopped.
 	InstanceOnly bool
 	// Read marks a command that changes nothing. Reads have their own limit, so that they answer
 	// while effects (spawns) are saturated.
 	Read bool
-	// CheckArgs refuses arguments before the handler runs (outcome not-executed); nil checks nothing.
+	// CheckArgs refuses arguments before the handler runs (outcome not-executed); nil checks nothing
+	// beyond Input. It comes first, because it names the field.
 	CheckArgs func(json.RawMessage) *wire.Error
-	// InputDigest and OutputDigest of the contract; empty until contracts are published.
-	InputDigest, OutputDigest string
-}
+	// Input and Output are the schemas of arguments and reply; nil for anything. Arguments are checked on
+	// every call, replies whenever they are encoded.
+	Input, Output *wire.Schema
+	// Admit is asked last, when the request has its turn and before the handler. release is called once
+	// the handler has returned. nil admits.
+	Admit func(ctx context.Context, r *Request) (release func(), refused *wire.Error)
 
-func (c Command) spec() *wire.CommandSpec {
-	return &wire.CommandSpec{
-		Class: c.Class, Targeted: c.Targeted, Modes: c.Modes,
-		InputDigest: c.InputDigest, OutputDigest: c.OutputDigest,
-	}
+	spec *wire.CommandSpec
 }
 
 // EndpointConfig describes an endpoint and the incarnation that serves it.
@@ -115,6 +120,11 @@ type EndpointConfig struct {
 	InstanceID string
 	Epoch      uint64
 	Commands   map[string]Command
+	// Owner of the endpoint; default local. URN and Revision name the contract document; default the
+	// manager's.
+	Owner    string
+	URN      string
+	Revision int64
 	// MaxInFlight is how many effects run at once; default 32. More wait for their turn until their
 	// deadline, up to MaxQueued (default 1024) together with those that run; beyond that they are
 	// refused resource-exhausted.
@@ -127,9 +137,12 @@ type EndpointConfig struct {
 
 // Service is an endpoint being served.
 type Service struct {
-	bus  *Bus
-	cfg  EndpointConfig
-	subs []*nats.Subscription
+	bus      *Bus
+	cfg      EndpointConfig
+	contract *Contract
+
+	subMu sync.Mutex
+	subs  map[string]*nats.Subscription // by subject
 
 	ctx    context.Context // ends on Close; parent of every handler's context
 	cancel context.CancelFunc
@@ -170,20 +183,27 @@ func newService(b *Bus, cfg EndpointConfig) (*Service, error) {
 	case cfg.Epoch > wire.MaxInteger:
 		return nil, fmt.Errorf("epoch %d is more than 2^53-1", cfg.Epoch)
 	}
+	if cfg.Owner == "" {
+		cfg.Owner = wire.OwnerLocal
+	}
+	if cfg.URN == "" {
+		cfg.URN = wire.ManagerURN
+	}
+	contract, err := NewContract(cfg.Endpoint, cfg.Owner, cfg.URN, cfg.Revision, cfg.Commands)
+	if err != nil {
+		return nil, err
+	}
 	commands := make(map[string]Command, len(cfg.Commands)+1)
 	for name, c := range cfg.Commands {
-		switch {
-		case !wire.ValidCommand(name):
-			return nil, fmt.Errorf("%q is not a command name", name)
-		case name == wire.CmdDescribe:
-			return nil, errors.New("describe is reserved")
-		case c.Handler == nil:
+		if c.Handler == nil {
 			return nil, fmt.Errorf("command %s has no handler", name)
-		case c.Targeted != (len(c.Modes) > 0):
-			return nil, fmt.Errorf("command %s: authorization modes and Targeted disagree", name)
 		}
-		if c.Class == "" {
-			c.Class = wire.ClassEphemeral
+		if c, err = c.withDefaults(cfg.Endpoint, name); err != nil {
+			return nil, err
+		}
+		c.spec = &wire.CommandSpec{
+			Class: c.Class, Targeted: c.Targeted, Modes: c.Modes,
+			InputDigest: c.Input.Digest(), OutputDigest: c.Output.Digest(),
 		}
 		commands[name] = c
 	}
@@ -194,9 +214,11 @@ func newService(b *Bus, cfg EndpointConfig) (*Service, error) {
 	if cfg.Log == nil {
 		cfg.Log = hclog.NewNullLogger()
 	}
-	commands[wire.CmdDescribe] = describeCommand(cfg)
+	if commands[wire.CmdDescribe], err = describeCommand(contract); err != nil {
+		return nil, err
+	}
 	s := &Service{
-		bus: b, cfg: cfg,
+		bus: b, cfg: cfg, contract: contract, subs: map[string]*nats.Subscription{},
 		reads:   newGate(cfg.MaxReads, cfg.MaxQueued),
 		effects: newGate(cfg.MaxInFlight, cfg.MaxQueued),
 	}
@@ -211,198 +233,88 @@ func orDefault(v, def int) int {
 	return v
 }
 
+// subscribe makes the three rails of every command: never a wildcard over commands, so that the broker
+// tells a caller what nobody serves.
 func (s *Service) subscribe() error {
-	group := wire.EndpointToken(s.cfg.Endpoint)
-	for name, c := range s.cfg.Commands {
-		if c.InstanceOnly {
-			continue
-		}
-		sub, err := s.bus.nc.QueueSubscribe(wire.ServeOne(s.cfg.Space, s.cfg.Endpoint, name), group, s.receive)
-		if err := s.keep(sub, err); err != nil {
+	for name := range s.cfg.Commands {
+		r, err := s.rails(name)
+		if err != nil {
 			return err
 		}
-	}
-	for _, subject := range []string{
-		wire.ServeInstance(s.cfg.Space, s.cfg.Endpoint, s.cfg.InstanceID),
-		wire.ServeAll(s.cfg.Space, s.cfg.Endpoint),
-	} {
-		sub, err := s.bus.nc.Subscribe(subject, s.receive)
-		if err := s.keep(sub, err); err != nil {
+		if err := s.add(r.Instance, ""); err != nil {
+			return err
+		}
+		if s.cfg.Commands[name].InstanceOnly {
+			continue
+		}
+		if err := s.add(r.All, ""); err != nil {
+			return err
+		}
+		if err := s.add(r.One, r.Queue); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Service) keep(sub *nats.Subscription, err error) error {
+func (s *Service) rails(command string) (wire.Rails, error) {
+	return wire.CommandRails(s.cfg.Space, s.cfg.Endpoint, s.cfg.InstanceID, command, false)
+}
+
+func (s *Service) add(subject, queue string) error {
+	s.subMu.Lock()
+	defer s.subMu.Unlock()
+	if s.subs[subject] != nil {
+		return nil
+	}
+	var sub *nats.Subscription
+	var err error
+	if queue == "" {
+		sub, err = s.bus.nc.Subscribe(subject, s.receive)
+	} else {
+		sub, err = s.bus.nc.QueueSubscribe(subject, queue, s.receive)
+	}
 	if err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
-	s.subs = append(s.subs, sub)
+	s.subs[subject] = sub
 	if err := sub.SetPendingLimits(pendingMsgs, pendingBytes); err != nil {
-		return fmt.Errorf("subscribe %s: %w", sub.Subject, err)
+		return fmt.Errorf("subscribe %s: %w", subject, err)
 	}
 	return nil
 }
 
-// receive runs on the subscription's own goroutine: it validates and hands over, and never waits.
-func (s *Service) receive(m *nats.Msg) {
-	subject, err := wire.ParseRequestSubject(m.Subject)
+// Offer takes a command on or off the rail of the class. Off it, the command is still served on the rails of
+// the instance and of a scatter, and described; a caller of the class gets another instance, or is told by
+// the broker that nobody is there. What had arrived before is still answered.
+func (s *Service) Offer(command string, on bool) error {
+	c, known := s.cfg.Commands[command]
+	if !known || c.InstanceOnly {
+		return fmt.Errorf("offer %s: it is not served on the rail of the class", command)
+	}
+	r, err := s.rails(command)
 	if err != nil {
-		// No authenticated sender, so there is nobody to answer.
-		s.cfg.Log.Debug("request ignored", "err", err)
-		return
+		return fmt.Errorf("offer %s: %w", command, err)
 	}
-	req := &Request{Subject: subject, Arrived: time.Now()}
-	env, werr := wire.DecodeRequest(m.Data)
-	req.Env = env
-	if werr != nil {
-		s.refuse(req, werr)
-		return
-	}
-	cmd, known := s.cfg.Commands[subject.Command]
-	if known && cmd.InstanceOnly && subject.Mode != wire.ModeInstance {
-		known = false
-	}
-	var spec *wire.CommandSpec
-	if known {
-		spec = cmd.spec()
-	}
-	if werr := wire.Admit(subject, env, wire.Responder{InstanceID: s.cfg.InstanceID, Epoch: s.cfg.Epoch}, spec); werr != nil {
-		s.refuse(req, werr)
-		return
-	}
-	if werr := s.checkArgs(req, cmd); werr != nil {
-		s.refuse(req, werr)
-		return
-	}
-	if !s.begin() {
-		s.refuse(req, wire.Refuse(wire.CodeUnavailable, "this host is stopping"))
-		return
-	}
-	g := s.effects
-	if cmd.Read || cmd.InstanceOnly {
-		g = s.reads
-	}
-	if !g.enter() {
-		s.running.Done()
-		s.refuse(req, wire.Refuse(wire.CodeResourceExhausted, "%d requests are waiting; try again later", s.cfg.MaxQueued))
-		return
-	}
-	go func() {
-		defer s.running.Done()
-		defer g.leave()
-		s.run(req, cmd, g)
-	}()
-}
-
-// checkArgs runs the host's own check; one that panics refuses, and has had no effect.
-func (s *Service) checkArgs(req *Request, cmd Command) (werr *wire.Error) {
-	if cmd.CheckArgs == nil {
-		return nil
-	}
-	defer func() {
-		if p := recover(); p != nil {
-			s.cfg.Log.Error("check of arguments panicked", "op", req.Subject.Command, "err", fmt.Sprint(p), "stack", string(debug.Stack()))
-			werr = wire.Refuse(wire.CodeInternal, "the host failed while it checked the arguments of %s; its log says more", req.Subject.Command)
-		}
-	}()
-	return cmd.CheckArgs(req.Env.Args)
-}
-
-func (s *Service) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.draining {
-		return false
-	}
-	s.running.Add(1)
-	return true
-}
-
-func (s *Service) run(req *Request, cmd Command, g *gate) {
-	budget := castBudget
-	if req.Env.DeadlineMs > 0 {
-		budget = min(time.Duration(min(req.Env.DeadlineMs, int64(maxBudget/time.Millisecond)))*time.Millisecond, maxBudget)
-	}
-	ctx, cancel := context.WithDeadline(s.ctx, req.Arrived.Add(budget))
-	defer cancel()
-	if !g.acquire(ctx) {
+	if on {
 		if s.ctx.Err() != nil {
-			s.refuse(req, wire.Refuse(wire.CodeUnavailable, "this host is stopping"))
-		} else {
-			s.refuse(req, wire.Refuse(wire.CodeDeadlineExceeded, "the deadline passed while the request waited its turn"))
+			return nil // closed
 		}
-		return
+		return s.add(r.One, r.Queue)
 	}
-	defer g.release()
-	data, werr := s.call(ctx, req, cmd.Handler)
-	s.answer(req, data, werr)
+	s.subMu.Lock()
+	defer s.subMu.Unlock()
+	if sub := s.subs[r.One]; sub != nil {
+		delete(s.subs, r.One)
+		if err := sub.Unsubscribe(); err != nil {
+			return fmt.Errorf("offer %s: %w", command, err)
+		}
+	}
+	return nil
 }
 
-// call runs the handler and turns a panic into an answer: one bad request must not end the host.
-func (s *Service) call(ctx context.Context, req *Request, h Handler) (data any, werr *wire.Error) {
-	defer func() {
-		if p := recover(); p != nil {
-			s.cfg.Log.Error("handler panicked", "op", req.Subject.Command, "err", fmt.Sprint(p), "stack", string(debug.Stack()))
-			data, werr = nil, wire.Fail(wire.CodeInternal, "the host failed while it handled %s; its log says more", req.Subject.Command)
-		}
-	}()
-	return h(ctx, req)
-}
-
-func (s *Service) refuse(req *Request, werr *wire.Error) {
-	s.reply(req, wire.EndpointReply{Error: werr})
-}
-
-func (s *Service) answer(req *Request, data any, werr *wire.Error) {
-	if werr != nil {
-		if werr.Outcome == "" {
-			c := *werr
-			c.Outcome = wire.OutcomeUnknown
-			werr = &c
-		}
-		s.reply(req, wire.EndpointReply{Error: werr})
-		return
-	}
-	raw, err := json.Marshal(data)
-	if err == nil && int64(len(raw)) > s.bus.nc.MaxPayload()-4096 {
-		err = fmt.Errorf("the answer is %d bytes, more than the server carries", len(raw))
-	}
-	if err != nil {
-		s.cfg.Log.Error("answer cannot be sent", "op", req.Subject.Command, "err", err)
-		s.reply(req, wire.EndpointReply{Error: &wire.Error{
-			Code: wire.CodeResourceExhausted, Message: err.Error(), Outcome: wire.OutcomeExecuted,
-		}})
-		return
-	}
-	s.reply(req, wire.EndpointReply{OK: true, Data: raw})
-}
-
-// reply publishes on the subject derived from the authenticated request subject, whatever reply
-// address the message named. A cast is never answered.
-func (s *Service) reply(req *Request, r wire.EndpointReply) {
-	if !req.Env.ReplyExpected {
-		if r.Error != nil {
-			s.cfg.Log.Debug("cast refused", "op", req.Subject.Command, "err", r.Error)
-		}
-		return
-	}
-	r.ID = req.Env.ID
-	if r.ID == "" {
-		r.ID = req.Subject.Nonce // the envelope was unreadable; the nonce still tells the caller which call
-	}
-	subject, err := req.Subject.Reply(s.cfg.InstanceID, s.cfg.Epoch).Subject()
-	if err == nil {
-		var p []byte
-		if p, err = r.Encode(); err == nil {
-			err = s.bus.nc.Publish(subject, p)
-		}
-	}
-	if err != nil {
-		s.cfg.Log.Warn("reply was not sent", "op", req.Subject.Command, "err", err)
-	}
-}
+// Contract is what this endpoint promises.
+func (s *Service) Contract() *Contract { return s.contract }
 
 // Drain refuses new requests (unavailable, not-executed) and waits for those that run. It returns
 // the context's error when they have not ended by then.
@@ -429,48 +341,21 @@ func (s *Service) Close() {
 	s.draining = true
 	s.mu.Unlock()
 	s.cancel()
+	s.subMu.Lock()
+	defer s.subMu.Unlock()
 	for _, sub := range s.subs {
 		_ = sub.Unsubscribe() // fails only when the connection is gone, and the subscription with it
 	}
 }
 
-// describeDoc answers describe. Contract digests follow once contracts are published.
-type describeDoc struct {
-	Endpoint string               `json:"endpoint"`
-	Protocol describeProtocol     `json:"protocol"`
-	Public   bool                 `json:"public"` // the answer is the same for every caller
-	Commands []describeCommandDoc `json:"commands"`
-}
-
-type describeProtocol struct {
-	V int `json:"v"`
-}
-
-type describeCommandDoc struct {
-	Name         string       `json:"name"`
-	Class        wire.Class   `json:"class"`
-	Targeted     bool         `json:"targeted"`
-	Modes        []wire.Authz `json:"modes,omitempty"`
-	InputDigest  string       `json:"inputDigest,omitempty"`
-	OutputDigest string       `json:"outputDigest,omitempty"`
-}
-
-func describeCommand(cfg EndpointConfig) Command {
-	doc := describeDoc{Endpoint: cfg.Endpoint, Protocol: describeProtocol{V: 1}, Public: true}
-	for name, c := range cfg.Commands {
-		doc.Commands = append(doc.Commands, describeCommandDoc{
-			Name: name, Class: c.Class, Targeted: c.Targeted, Modes: c.Modes,
-			InputDigest: c.InputDigest, OutputDigest: c.OutputDigest,
-		})
+func describeCommand(c *Contract) (Command, error) {
+	answer, err := c.answer()
+	if err != nil {
+		return Command{}, err
 	}
-	slices.SortFunc(doc.Commands, func(a, b describeCommandDoc) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
 	return Command{
-		Class: wire.ClassEphemeral, Read: true, CheckArgs: NoArgs,
-		Handler: func(context.Context, *Request) (any, *wire.Error) { return doc, nil },
-	}
+		Class: wire.ClassEphemeral, Read: true, CheckArgs: NoArgs, Input: anySchema, Output: anySchema,
+		Handler: func(context.Context, *Request) (any, *wire.Error) { return answer, nil },
+		spec:    &wire.CommandSpec{Class: wire.ClassEphemeral},
+	}, nil
 }

@@ -1,6 +1,6 @@
-// Package control is the manager endpoint of a host: thin handlers that decode arguments, call the
-// host, and encode replies. Admission (subjects, envelopes, target rules, limits) is done in host/bus
-// before a handler runs.
+// Package control is the manager endpoint of a host: one table of commands, thin handlers that call the
+// host, the fence of lifecycle work, and what is generated from the table (contract, docs page). Admission
+// of subjects, envelopes, target rules, contracts and limits is done in host/bus before a handler runs.
 package control
 
 import (
@@ -36,66 +36,21 @@ type Host interface {
 	ReloadPlugins(ctx context.Context) (wire.PluginReloadReply, error)
 }
 
-// targeted are the authorization modes of the commands that act on one seat.
-var targeted = []wire.Authz{wire.AuthzOwner, wire.AuthzAny}
-
-// Commands returns the command table of the manager endpoint.
-func Commands(h Host, s Seats, g Goals) map[string]bus.Command {
-	return map[string]bus.Command{
-		wire.CmdStatus: {Read: true, CheckArgs: bus.NoArgs, Handler: bus.HandlerOf(
-			func(context.Context, *bus.Request) (any, error) { return h.Status(), nil })},
-		wire.CmdPs: {Read: true, CheckArgs: bus.NoArgs, Handler: bus.HandlerOf(
-			func(context.Context, *bus.Request) (any, error) { return s.Rows(), nil })},
-		wire.CmdInspect: {Read: true, CheckArgs: bus.ArgsOf[wire.NameArgs](), Handler: handle(
-			func(ctx context.Context, _ *bus.Request, args wire.NameArgs) (any, error) {
-				return s.Inspect(ctx, args.Name)
-			})},
-		wire.CmdGoalResult: {Read: true, CheckArgs: bus.ArgsOf[wire.GoalResultArgs](), Handler: handle(
-			func(ctx context.Context, r *bus.Request, args wire.GoalResultArgs) (any, error) {
-				return g.Result(ctx, r.Caller(), args.GoalID)
-			})},
-		wire.CmdSpawn: {CheckArgs: bus.ArgsOf[wire.SpawnArgs](), Handler: handle(
-			func(ctx context.Context, r *bus.Request, args wire.SpawnArgs) (any, error) {
-				fp, err := r.Fingerprint()
-				if err != nil {
-					return nil, wire.Refuse(wire.CodeBadRequest, "fingerprint: %v", err)
-				}
-				return s.Spawn(ctx, r.Caller(), r.Env.ID, fp, args)
-			})},
-		wire.CmdDespawn: {Targeted: true, Modes: targeted, CheckArgs: bus.ArgsOf[wire.DespawnArgs](), Handler: handle(
-			func(ctx context.Context, r *bus.Request, args wire.DespawnArgs) (any, error) {
-				return s.Despawn(ctx, r.Target(), args)
-			})},
-		wire.CmdInput: {Targeted: true, Modes: targeted, CheckArgs: bus.ArgsOf[wire.InputArgs](), Handler: handle(
-			func(ctx context.Context, r *bus.Request, args wire.InputArgs) (any, error) {
-				return s.Input(ctx, r.Target(), args)
-			})},
-		wire.CmdTerminal: {Read: true, Targeted: true, Modes: targeted, CheckArgs: bus.ArgsOf[wire.TerminalArgs](), Handler: handle(
-			func(ctx context.Context, r *bus.Request, args wire.TerminalArgs) (any, error) {
-				return s.Terminal(ctx, r.Target(), args)
-			})},
-		wire.CmdPluginRestart: {InstanceOnly: true, CheckArgs: bus.ArgsOf[wire.PluginRestartArgs](), Handler: handle(
-			func(ctx context.Context, _ *bus.Request, args wire.PluginRestartArgs) (any, error) {
-				return h.RestartPlugin(ctx, args)
-			})},
-		wire.CmdPluginReload: {InstanceOnly: true, CheckArgs: bus.NoArgs, Handler: bus.HandlerOf(
-			func(ctx context.Context, _ *bus.Request) (any, error) { return h.ReloadPlugins(ctx) })},
-		wire.CmdShutdown: {InstanceOnly: true, CheckArgs: bus.ArgsOf[wire.ShutdownArgs](), Handler: handle(
-			func(ctx context.Context, _ *bus.Request, args wire.ShutdownArgs) (any, error) {
-				return h.Shutdown(ctx, args.WithAgents)
-			})},
-	}
+// Deps is what the handlers are bound to. Fence and Policy may be nil: nothing is fenced, everything that
+// was admitted is allowed.
+type Deps struct {
+	Host   Host
+	Seats  Seats
+	Goals  Goals
+	Fence  *Fence
+	Policy Policy
 }
 
-// handle decodes the arguments a handler wants. CheckArgs has already refused what does not decode.
-func handle[T any](fn func(context.Context, *bus.Request, T) (any, error)) bus.Handler {
-	return bus.HandlerOf(func(ctx context.Context, r *bus.Request) (any, error) {
-		var args T
-		if werr := r.Args(&args); werr != nil {
-			return nil, werr
-		}
-		return fn(ctx, r, args)
-	})
+// Policy decides whether a caller may have a command carried out. It is asked on every request, behind the
+// fence and before the handler.
+type Policy interface {
+	// Allow returns nil or the refusal, outcome not-executed. capability is the class of the command.
+	Allow(ctx context.Context, r *bus.Request, capability string) *wire.Error
 }
 
 // DrainTimeout bounds how long a stopping host finishes what it already answers.

@@ -11,7 +11,10 @@ import (
 //
 // proves: INPUT-5
 func TestInputIsAdmittedAsTheTerminalIs(t *testing.T) {
-	commands := Commands(nil, nil, nil)
+	commands, err := Commands(Deps{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	input, terminal := commands[wire.CmdInput], commands[wire.CmdTerminal]
 	if !input.Targeted || !terminal.Targeted || len(input.Modes) == 0 || !slices.Equal(input.Modes, terminal.Modes) {
 		t.Errorf("input is admitted by %v, terminal by %v", input.Modes, terminal.Modes)

@@ -266,7 +266,7 @@ type StopReport struct {
 
 // InputArgs are the arguments of input (targeted).
 type InputArgs struct {
-	Text  string `json:"text"`            // 1..65536 bytes
+	Text  string `json:"text,omitempty"`  // 1..65536 bytes; absent only with Keys
 	Enter *bool  `json:"enter,omitempty"` // default true
 	// Addition of this host: keys to press instead of a text, 1..MaxKeys names of keys
 	// such as "esc" or "ctrl-c". Enter is not looked at then.

@@ -1,0 +1,252 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// receive runs on the subscription's own goroutine: it validates and hands over, and never waits.
+func (s *Service) receive(m *nats.Msg) {
+	subject, err := wire.ParseRequestSubject(m.Subject)
+	if err != nil {
+		// No authenticated sender, so there is nobody to answer.
+		s.cfg.Log.Debug("request ignored", "err", err)
+		return
+	}
+	req := &Request{Subject: subject, Arrived: time.Now()}
+	env, werr := wire.DecodeRequest(m.Data)
+	req.Env = env
+	if werr != nil {
+		s.refuse(req, werr)
+		return
+	}
+	cmd, known := s.cfg.Commands[subject.Command]
+	if known && cmd.InstanceOnly && subject.Mode != wire.ModeInstance {
+		known = false
+	}
+	var spec *wire.CommandSpec
+	if known {
+		spec = cmd.spec
+	}
+	if werr := wire.Admit(subject, env, wire.Responder{InstanceID: s.cfg.InstanceID, Epoch: s.cfg.Epoch}, spec); werr != nil {
+		s.refuse(req, werr)
+		return
+	}
+	req.deadline = deadlineOf(req, m.Header.Get(wire.HeaderDeadlineAt))
+	if !time.Now().Before(req.deadline) {
+		s.refuse(req, wire.Refuse(wire.CodeDeadlineExceeded, "the deadline had passed when the request came"))
+		return
+	}
+	if werr := s.checkArgs(req, cmd); werr != nil {
+		s.refuse(req, werr)
+		return
+	}
+	if !s.begin() {
+		s.refuse(req, wire.Refuse(wire.CodeUnavailable, "this host is stopping"))
+		return
+	}
+	g := s.effects
+	if cmd.Read || cmd.InstanceOnly {
+		g = s.reads
+	}
+	if !g.enter() {
+		s.running.Done()
+		s.refuse(req, wire.Refuse(wire.CodeResourceExhausted, "%d requests are waiting; try again later", s.cfg.MaxQueued))
+		return
+	}
+	go func() {
+		defer s.running.Done()
+		defer g.leave()
+		s.run(req, cmd, g)
+	}()
+}
+
+// deadlineOf is when a request has to be done (wire.Deadline).
+func deadlineOf(req *Request, header string) time.Time {
+	budget := castBudget
+	if req.Env.DeadlineMs > 0 {
+		budget = time.Duration(min(req.Env.DeadlineMs, int64(maxBudget/time.Millisecond))) * time.Millisecond
+	}
+	return wire.Deadline(req.Arrived, budget, header)
+}
+
+// checkArgs runs the host's own check and the schema; one that panics refuses, and has had no effect.
+func (s *Service) checkArgs(req *Request, cmd Command) (werr *wire.Error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.cfg.Log.Error("check of arguments panicked", "op", req.Subject.Command, "err", fmt.Sprint(p), "stack", string(debug.Stack()))
+			werr = wire.Refuse(wire.CodeInternal, "the host failed while it checked the arguments of %s; its log says more", req.Subject.Command)
+		}
+	}()
+	if cmd.CheckArgs != nil {
+		if werr := cmd.CheckArgs(req.Env.Args); werr != nil {
+			return werr
+		}
+	}
+	if err := cmd.Input.Check(req.Env.Args); err != nil {
+		return wire.Refuse(wire.CodeBadRequest, "args: %s", err)
+	}
+	return nil
+}
+
+func (s *Service) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining {
+		return false
+	}
+	s.running.Add(1)
+	return true
+}
+
+func (s *Service) run(req *Request, cmd Command, g *gate) {
+	ctx, cancel := context.WithDeadline(s.ctx, req.deadline)
+	defer cancel()
+	if !g.acquire(ctx) {
+		s.refuse(req, s.late("the deadline passed while the request waited its turn"))
+		return
+	}
+	defer g.release()
+	release := func() {}
+	if cmd.Admit != nil {
+		granted, werr := s.admit(ctx, req, cmd)
+		if werr != nil {
+			s.refuse(req, werr)
+			return
+		}
+		if granted != nil {
+			release = granted
+		}
+	}
+	defer release()
+	// The last moment at which nothing has happened yet: a turn and an admission may have come late.
+	if !time.Now().Before(req.deadline) || ctx.Err() != nil {
+		s.refuse(req, s.late("the deadline passed before the request was begun"))
+		return
+	}
+	data, werr := s.call(ctx, req, cmd.Handler)
+	s.answer(req, cmd, data, werr)
+}
+
+func (s *Service) late(why string) *wire.Error {
+	if s.ctx.Err() != nil {
+		return wire.Refuse(wire.CodeUnavailable, "this host is stopping")
+	}
+	return wire.Refuse(wire.CodeDeadlineExceeded, "%s", why)
+}
+
+// admit asks the command's own admission. A refusal of it is before the handler: not-executed, whatever it
+// says.
+func (s *Service) admit(ctx context.Context, req *Request, cmd Command) (release func(), werr *wire.Error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.cfg.Log.Error("admission panicked", "op", req.Subject.Command, "err", fmt.Sprint(p), "stack", string(debug.Stack()))
+			release, werr = nil, wire.Refuse(wire.CodeInternal, "the host failed while it admitted %s; its log says more", req.Subject.Command)
+		}
+	}()
+	release, werr = cmd.Admit(ctx, req)
+	if werr != nil && werr.Outcome != wire.OutcomeNotExecuted {
+		c := *werr
+		c.Outcome = wire.OutcomeNotExecuted
+		werr = &c
+	}
+	return release, werr
+}
+
+// call runs the handler and turns a panic into an answer: one bad request must not end the host.
+func (s *Service) call(ctx context.Context, req *Request, h Handler) (data any, werr *wire.Error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.cfg.Log.Error("handler panicked", "op", req.Subject.Command, "err", fmt.Sprint(p), "stack", string(debug.Stack()))
+			data, werr = nil, wire.Fail(wire.CodeInternal, "the host failed while it handled %s; its log says more", req.Subject.Command)
+		}
+	}()
+	return h(ctx, req)
+}
+
+func (s *Service) refuse(req *Request, werr *wire.Error) {
+	s.reply(req, wire.EndpointReply{Error: werr})
+}
+
+func (s *Service) answer(req *Request, cmd Command, data any, werr *wire.Error) {
+	if werr != nil {
+		if werr.Outcome == "" {
+			c := *werr
+			c.Outcome = wire.OutcomeUnknown
+			werr = &c
+		}
+		s.reply(req, wire.EndpointReply{Error: werr})
+		return
+	}
+	raw, code, err := encodeData(data, cmd.Output)
+	if err == nil && int64(len(raw)) > s.bus.nc.MaxPayload()-4096 {
+		code, err = wire.CodeResourceExhausted, fmt.Errorf("the answer is %d bytes, more than the server carries", len(raw))
+	}
+	if err != nil {
+		// The handler ran: what it did is done, whatever is wrong with its answer.
+		s.cfg.Log.Error("answer cannot be sent", "op", req.Subject.Command, "err", err)
+		s.reply(req, wire.EndpointReply{Error: &wire.Error{Code: code, Message: err.Error(), Outcome: wire.OutcomeExecuted}})
+		return
+	}
+	s.reply(req, wire.EndpointReply{OK: true, Data: raw})
+}
+
+// encodeData encodes a handler's answer and checks it against the contract. The code goes with the error.
+func encodeData(data any, output *wire.Schema) (raw json.RawMessage, code string, err error) {
+	if e, ok := data.(Encoded); ok {
+		return json.RawMessage(e), "", nil
+	}
+	if raw, err = json.Marshal(data); err != nil {
+		return nil, wire.CodeResourceExhausted, err
+	}
+	if err := output.Check(raw); err != nil {
+		return nil, wire.CodeInternal, fmt.Errorf("the answer breaks the contract: %w", err)
+	}
+	return raw, "", nil
+}
+
+// reply publishes on the subject derived from the authenticated request subject, whatever reply
+// address the message named. A cast is never answered.
+func (s *Service) reply(req *Request, r wire.EndpointReply) {
+	if !req.Env.ReplyExpected {
+		if r.Error != nil {
+			s.cfg.Log.Debug("cast refused", "op", req.Subject.Command, "err", r.Error)
+		}
+		return
+	}
+	r.ID = req.Env.ID
+	if r.ID == "" {
+		r.ID = req.Subject.Nonce // the envelope was unreadable; the nonce still tells the caller which call
+	}
+	subject, err := req.Subject.Reply(s.cfg.InstanceID, s.cfg.Epoch).Subject()
+	if err == nil {
+		var p []byte
+		if p, err = encodeReply(r); err == nil {
+			err = s.bus.nc.Publish(subject, p)
+		}
+	}
+	if err != nil {
+		s.cfg.Log.Warn("reply was not sent", "op", req.Subject.Command, "err", err)
+	}
+}
+
+// encodeReply is EndpointReply.Encode, without reading data once more: it is valid and compact already, and
+// may be large.
+func encodeReply(r wire.EndpointReply) ([]byte, error) {
+	if !r.OK || r.Receipt != "" || len(r.Data) == 0 || !wire.ValidID(r.ID) {
+		return r.Encode()
+	}
+	p := make([]byte, 0, len(r.Data)+len(r.ID)+48)
+	p = append(p, `{"v":1,"id":"`...)
+	p = append(p, r.ID...)
+	p = append(p, `","ok":true,"data":`...)
+	p = append(p, r.Data...)
+	return append(p, '}'), nil
+}

@@ -1,0 +1,245 @@
+package wire
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+)
+
+// Schema is a JSON Schema (draft 2020-12) of a payload: its document in canonical form, its digests, and the
+// compiled form that payloads are checked with. It may be used from any number of goroutines.
+type Schema struct {
+	doc      []byte
+	artifact string
+	closure  string
+	manifest []byte
+	compiled *jsonschema.Resolved
+	void     bool
+	empty    bool // the empty object passes, or the payload is void
+}
+
+// Limit bounds one member of a payload beyond its Go type. Min and Max count the characters of a string, the
+// items of an array, or are the value of an integer; 0 is no bound.
+type Limit struct {
+	Min, Max int64
+	Pattern  string   // of a string: a regular expression
+	OneOf    []string // of a string
+	Type     string   // of a json.RawMessage: object, array, …; without it anything goes
+}
+
+// Shape is what a Go type does not say about a payload.
+type Shape struct {
+	// Limits by path: "text", "supervise.restarts", "keys.*" for the items of an array.
+	Limits map[string]Limit
+	// ExactlyOne names members of the payload one of which has to be there, and no other of them.
+	ExactlyOne []string
+}
+
+// anyTypes are the types whose JSON is not what reflection says.
+var anyTypes = map[reflect.Type]*jsonschema.Schema{
+	reflect.TypeFor[json.RawMessage](): {},
+	reflect.TypeFor[Detail](): {
+		Type: "object", Required: []string{"kind"},
+		Properties: map[string]*jsonschema.Schema{"kind": {Type: "string"}},
+	},
+}
+
+// SchemaFor makes the schema of a Go type: a closed object whose members are required unless they are
+// omitempty, or an array or scalar. A member is absent or has a value; null is none. A nil type, and a struct
+// without members, has the void schema: such a payload is absent or null.
+func SchemaFor(t reflect.Type, shape Shape) (*Schema, error) {
+	if t == nil || t.Kind() == reflect.Struct && t.NumField() == 0 {
+		return NewSchema([]byte(VoidSchema))
+	}
+	s, err := jsonschema.ForType(t, &jsonschema.ForOptions{TypeSchemas: anyTypes})
+	if err != nil {
+		return nil, fmt.Errorf("make schema: %w", err)
+	}
+	dropNull(s)
+	for path, l := range shape.Limits {
+		if err := l.apply(s, path); err != nil {
+			return nil, fmt.Errorf("make schema of %s: %w", t, err)
+		}
+	}
+	for _, name := range shape.ExactlyOne {
+		if s.Properties[name] == nil {
+			return nil, fmt.Errorf("make schema of %s: no member %q", t, name)
+		}
+		s.Required = slices.DeleteFunc(s.Required, func(r string) bool { return r == name })
+		s.OneOf = append(s.OneOf, &jsonschema.Schema{Required: []string{name}})
+	}
+	p, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("make schema of %s: %w", t, err)
+	}
+	return NewSchema(p)
+}
+
+// dropNull takes null out of every type: pointers and slices have it because Go has, not because the wire does.
+func dropNull(s *jsonschema.Schema) {
+	if s == nil {
+		return
+	}
+	if s.Types = slices.DeleteFunc(s.Types, func(t string) bool { return t == "null" }); len(s.Types) == 1 {
+		s.Type, s.Types = s.Types[0], nil
+	}
+	for _, p := range s.Properties {
+		dropNull(p)
+	}
+	dropNull(s.Items)
+	dropNull(s.AdditionalProperties)
+}
+
+func (l Limit) apply(s *jsonschema.Schema, path string) error {
+	for _, part := range strings.Split(path, ".") {
+		if s == nil {
+			break
+		}
+		if part == "*" {
+			s = s.Items
+		} else {
+			s = s.Properties[part]
+		}
+	}
+	if s == nil {
+		return fmt.Errorf("no member %q", path)
+	}
+	if l.Type != "" {
+		s.Type = l.Type
+	}
+	for _, v := range l.OneOf {
+		s.Enum = append(s.Enum, v)
+	}
+	s.Pattern = l.Pattern
+	low, high := int(l.Min), int(l.Max)
+	switch s.Type {
+	case "string":
+		s.MinLength, s.MaxLength = bound(low), bound(high)
+	case "array":
+		s.MinItems, s.MaxItems = bound(low), bound(high)
+	case "integer":
+		if l.Min != 0 {
+			s.Minimum = jsonschema.Ptr(float64(l.Min))
+		}
+		if l.Max != 0 {
+			s.Maximum = jsonschema.Ptr(float64(l.Max))
+		}
+	}
+	return nil
+}
+
+func bound(n int) *int {
+	if n == 0 {
+		return nil
+	}
+	return &n
+}
+
+// NewSchema compiles a schema document without references. One that breaks the bounds of a document or is no
+// schema is refused with contract-invalid.
+func NewSchema(doc []byte) (*Schema, error) {
+	canonical, err := CanonicalJSON(json.RawMessage(doc))
+	if err != nil {
+		return nil, fmt.Errorf("compile schema: %w", Refuse(CodeContractInvalid, "%s", err))
+	}
+	m, err := Close(canonical, func(string) ([]byte, error) { return nil, errors.New("the schema refers to other documents") })
+	if err != nil {
+		return nil, fmt.Errorf("compile schema: %w", err)
+	}
+	s := &Schema{doc: canonical, artifact: m.Root, void: string(canonical) == VoidSchema}
+	if s.manifest, err = m.Encode(); err != nil {
+		return nil, fmt.Errorf("compile schema: %w", err)
+	}
+	s.closure = Digest(s.manifest)
+	var parsed jsonschema.Schema
+	if err = json.Unmarshal(canonical, &parsed); err == nil {
+		s.compiled, err = parsed.Resolve(nil)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("compile schema: %w", Refuse(CodeContractInvalid, "%s", err))
+	}
+	s.empty = s.void || s.compiled.Validate(map[string]any{}) == nil
+	return s, nil
+}
+
+// Digest is the closure digest: what inputDigest and outputDigest hold.
+func (s *Schema) Digest() string { return s.closure }
+
+// Document is the schema in canonical form. It must not be changed.
+func (s *Schema) Document() []byte { return s.doc }
+
+// Void reports whether payloads of this schema are absent.
+func (s *Schema) Void() bool { return s.void }
+
+// Artifacts adds the documents of the contract store that this schema needs, by their digests.
+func (s *Schema) Artifacts(to map[string][]byte) {
+	to[s.artifact], to[s.closure] = s.doc, s.manifest
+}
+
+// Check says what is wrong with a payload, or nil. An absent one is the empty object; of a void schema, an
+// absent one, null and the empty object are the same.
+func (s *Schema) Check(raw json.RawMessage) error {
+	if len(raw) == 0 || string(raw) == "{}" {
+		if s.empty {
+			return nil
+		}
+		raw = json.RawMessage("{}")
+	}
+	n, err := parseJSON(raw)
+	if err != nil {
+		return err
+	}
+	if err := s.compiled.Validate(n.goValue()); err != nil {
+		return errors.New(schemaProblem(err))
+	}
+	return nil
+}
+
+// schemaProblem takes the trail of keywords off a validator's message: it leads through the schema, which
+// whoever reads the refusal does not have open.
+func schemaProblem(err error) string {
+	text := textOf(err)
+	for {
+		rest, ok := strings.CutPrefix(text, "validating ")
+		if !ok {
+			return text
+		}
+		_, inner, ok := strings.Cut(rest, ": ")
+		if !ok {
+			return text
+		}
+		text = inner
+	}
+}
+
+// goValue is the value as encoding/json decodes it into an any.
+func (n *node) goValue() any {
+	switch n.kind {
+	case kindString:
+		return n.str
+	case kindNumber:
+		return n.num
+	case kindTrue:
+		return true
+	case kindFalse:
+		return false
+	case kindArray:
+		a := make([]any, len(n.items))
+		for i := range n.items {
+			a[i] = n.items[i].goValue()
+		}
+		return a
+	case kindObject:
+		m := make(map[string]any, len(n.members))
+		for i := range n.members {
+			m[n.members[i].name] = n.members[i].value.goValue()
+		}
+		return m
+	}
+	return nil
+}
