@@ -1,0 +1,475 @@
+// Package attach carries the terminals of seats over the mesh: the sessions of the attach command on the
+// session rails of the wire contract.
+//
+//	viewer ── <session>.in ──► session ── INPUT, RESIZE ──► seat
+//	viewer ◄── <session>.out ── session ◄── OUTPUT, GAP, EXIT ── seat
+//
+// A session is one connection to the seat's own socket and two subjects. It keeps no output: the cursor that the
+// seat keeps for the connection is the queue. While the viewer gives no credit, nothing is read from the seat.
+//
+// What can befall a session, and what follows, is the table in state.go.
+package attach
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/cotal-ai/cotal-host/host/bus"
+	"github.com/cotal-ai/cotal-host/sdk/seat"
+	"github.com/cotal-ai/cotal-host/sdk/seat/record"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// DefaultMaxSessions is how many sessions may be open at once when nothing else is said.
+const DefaultMaxSessions = 64
+
+// Bounds, with the reason of each.
+const (
+	redeemWait  = 10 * time.Second       // from the answer to ready: it is one message away
+	beatEvery   = time.Second            // a viewer that hears nothing for some of these looks for the host
+	staleInput  = 4 * time.Second        // what was typed longer after a beat was held up on the way
+	screenWait  = 300 * time.Millisecond // for the screen: a mirror that is slow must not make an attach slow
+	dialWait    = 2 * time.Second        // a seat is on this machine and answers at once, or is stopped
+	leaseWait   = 500 * time.Millisecond // for the keyboard that a session of the same holder has just left
+	refuseFor   = 10 * time.Minute       // sessions of an earlier incarnation are told so when their holders say something
+	endFlush    = time.Second            // for the ends to reach the server when the host stops
+	replayMax   = 256 << 10              // bytes of earlier output that are shown for want of a screen
+	nudgePause  = 50 * time.Millisecond  // between the two sizes of a nudge: shorter, and programs see one change
+	repaintGap  = time.Second            // between two repaints of a viewer that loses output again and again
+	resyncMax   = 4096                   // bytes skipped to find a place where output can be picked up
+	inputBusy   = 100 * time.Millisecond // the longest pause while a program does not read
+	sessionTime = wire.MaxSessionTTL
+)
+
+// Rails is what a session needs of the mesh; bus.Bus implements it.
+type Rails interface {
+	Listen(subject string, fn func(bus.RailFrame)) (stop func(), err error)
+	Send(subject string, frame []byte) error
+	Beat(subject, nobody string, frame []byte, at int64) error
+	Flush(ctx context.Context) error
+	Close()
+}
+
+// Seats is what a session needs of the host's seats; seat.Set implements it.
+type Seats interface {
+	// Standing is the row of the life a target names, without asking anybody.
+	Standing(t wire.Target) (wire.AgentRow, error)
+	Terminal(ctx context.Context, t wire.Target, args wire.TerminalArgs) (wire.TerminalReply, error)
+}
+
+// Config configures Sessions. Everything without a default is required.
+type Config struct {
+	Space       string
+	Endpoint    string // default wire.EndpointManager
+	InstanceID  string
+	Epoch       uint64
+	SeatRoot    string // seat directories, absolute
+	MaxSessions int    // default DefaultMaxSessions
+	LedgerPath  string // file that remembers open sessions for the next incarnation; empty: none
+	// Dial connects the rails, once, for the first session. They have a connection of their own, so that
+	// no answer of the host waits behind a terminal. lost is to be called whenever the server is lost.
+	Dial  func(ctx context.Context, lost func()) (Rails, error)
+	Seats Seats
+	Log   hclog.Logger
+}
+
+// Sessions is every attach session of one host. Safe for concurrent use.
+type Sessions struct {
+	cfg    Config
+	ledger ledger
+
+	dialing sync.Mutex // one connects, the others wait for it
+
+	mu      sync.Mutex
+	rails   Rails // nil before the first session
+	open    map[string]*session
+	claimed int // sessions that are open or being opened
+	closing bool
+	refused []func() // stop listening for sessions of earlier incarnations
+}
+
+// New returns an empty set. Recover speaks for earlier incarnations.
+func New(cfg Config) *Sessions {
+	if cfg.Endpoint == "" {
+		cfg.Endpoint = wire.EndpointManager
+	}
+	if cfg.MaxSessions <= 0 {
+		cfg.MaxSessions = DefaultMaxSessions
+	}
+	if cfg.Log == nil {
+		cfg.Log = hclog.NewNullLogger()
+	}
+	return &Sessions{cfg: cfg, ledger: ledger{path: cfg.LedgerPath}, open: map[string]*session{}}
+}
+
+// Recover tells the holders of sessions of earlier incarnations that they are over, and goes on saying so for a
+// while to those that did not hear it. It does not wait for anything but the connection.
+func (s *Sessions) Recover(ctx context.Context) error {
+	left, err := s.ledger.open(s.cfg.Epoch)
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	rails, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	end, err := endFrame(1, wire.EndManagerRestart)
+	if err != nil {
+		return err
+	}
+	for _, old := range left {
+		in, out, err := s.subjects(old.id, old.epoch)
+		if err != nil {
+			continue // parseLedger lets nothing through that gives no subject
+		}
+		stop, err := rails.Listen(in, func(f bus.RailFrame) {
+			if !f.Nobody {
+				_ = rails.Send(out, end) // a holder that does not hear it asks again
+			}
+		})
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.refused = append(s.refused, stop)
+		s.mu.Unlock()
+		_ = rails.Send(out, end)
+	}
+	time.AfterFunc(refuseFor, s.stopRefusing)
+	return nil
+}
+
+func (s *Sessions) stopRefusing() {
+	s.mu.Lock()
+	stops := s.refused
+	s.refused = nil
+	s.mu.Unlock()
+	for _, stop := range stops {
+		stop()
+	}
+}
+
+func (s *Sessions) subjects(id string, epoch uint64) (in, out string, err error) {
+	r := wire.SessionSubject{Space: s.cfg.Space, Endpoint: s.cfg.Endpoint, SessionID: id, Epoch: epoch, Dir: wire.SessionIn}
+	if in, err = r.Subject(); err == nil {
+		r.Dir = wire.SessionOut
+		out, err = r.Subject()
+	}
+	return in, out, err
+}
+
+// connect returns the rails.
+func (s *Sessions) connect(ctx context.Context) (Rails, error) {
+	s.dialing.Lock()
+	defer s.dialing.Unlock()
+	s.mu.Lock()
+	rails := s.rails
+	s.mu.Unlock()
+	if rails != nil {
+		return rails, nil
+	}
+	rails, err := s.cfg.Dial(ctx, s.offline)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		go rails.Close()
+		return nil, errors.New("the host is stopping")
+	}
+	s.rails = rails
+	return rails, nil
+}
+
+// offline ends every session: what was under way is lost, and nobody knows what it was.
+func (s *Sessions) offline() {
+	for _, x := range s.all() {
+		go x.happen(evOffline)
+	}
+}
+
+func (s *Sessions) all() []*session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]*session, 0, len(s.open))
+	for _, x := range s.open {
+		list = append(list, x)
+	}
+	return list
+}
+
+// Count is how many sessions are open or being opened.
+func (s *Sessions) Count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claimed
+}
+
+// EndSeat ends the sessions of one life of a seat. Reason is wire.EndTargetDespawn or wire.EndProcessExit.
+func (s *Sessions) EndSeat(uid, reason string) {
+	ev := evDespawn
+	if reason == wire.EndProcessExit {
+		ev = evExit
+	}
+	for _, x := range s.all() {
+		if x.target.LifecycleUID == uid {
+			x.happen(ev)
+		}
+	}
+}
+
+// Close tells every holder that the host restarts and gives the seats back. New sessions are refused.
+func (s *Sessions) Close() {
+	s.mu.Lock()
+	s.closing = true
+	rails := s.rails
+	s.mu.Unlock()
+	s.stopRefusing()
+	list := s.all()
+	for _, x := range list {
+		x.happen(evRestart)
+	}
+	for _, x := range list {
+		<-x.done
+	}
+	if rails != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), endFlush)
+		defer cancel()
+		_ = rails.Flush(ctx) // a holder that is not told finds nobody
+		rails.Close()
+	}
+}
+
+// claim reserves a place, before anything is opened or made. The release may be called more than once.
+func (s *Sessions) claim() (release func(), err *wire.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closing:
+		return nil, wire.Refuse(wire.CodeUnavailable, "this host is stopping")
+	case s.claimed >= s.cfg.MaxSessions:
+		return nil, wire.Refuse(wire.CodeResourceExhausted,
+			"%d attach sessions are open, as many as this host allows; detach one, or start the host with a larger --max-sessions", s.claimed)
+	}
+	s.claimed++
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.claimed--
+	}), nil
+}
+
+// Grant opens a session on the terminal of a seat and returns the grant of it. The order is: the same life, which
+// runs; a place; the terminal; the rails, which the server has confirmed. After each step that takes time the life
+// is looked at again. Every refusal is not-executed and leaves nothing behind.
+//
+// Errors: *wire.Error expired, failed-precondition (not running; replaced meanwhile; the runtime has no stream),
+// resource-exhausted (names --max-sessions), conflict (somebody else has the keyboard), unavailable.
+func (s *Sessions) Grant(ctx context.Context, caller wire.Caller, target wire.Target, args wire.AttachArgs) (wire.AttachReply, error) {
+	x, err := s.grant(ctx, caller, target, args)
+	if err != nil {
+		var refused *wire.Error
+		if !errors.As(err, &refused) || refused.Outcome == "" {
+			return wire.AttachReply{}, wire.Refuse(wire.CodeUnavailable, "attach: %v", err)
+		}
+		return wire.AttachReply{}, refused
+	}
+	p, err := x.grant.Encode()
+	if err != nil {
+		x.happen(evClose)
+		return wire.AttachReply{}, wire.Refuse(wire.CodeInternal, "attach: %v", err)
+	}
+	role := wire.AttachObserver
+	if x.writer {
+		role = wire.AttachWriter
+	}
+	return wire.AttachReply{Grant: json.RawMessage(p), Role: role}, nil
+}
+
+func (s *Sessions) grant(ctx context.Context, caller wire.Caller, target wire.Target, args wire.AttachArgs) (x *session, err error) {
+	row, err := s.cfg.Seats.Standing(target)
+	if err != nil {
+		return nil, err
+	}
+	returns := s.succeed(caller, target, args.Replaces)
+	release, refused := s.claim()
+	if refused != nil {
+		return nil, refused
+	}
+	defer func() {
+		if err != nil {
+			release()
+		}
+	}()
+	rails, err := s.connect(ctx)
+	if err != nil {
+		return nil, wire.Refuse(wire.CodeUnavailable, "the mesh for attach sessions: %v", err)
+	}
+	screen, err := s.screen(ctx, target, row)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.same(target, row); err != nil {
+		return nil, err
+	}
+	v, err := s.openTerminal(ctx, row, args, screen, returns)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			v.conn.Close()
+		}
+	}()
+	if err := s.same(target, row); err != nil {
+		return nil, err
+	}
+	x, err = s.establish(ctx, rails, caller, target, row, args, v, release)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.same(target, row); err != nil {
+		x.happen(evClose)
+		<-x.done
+		return nil, err
+	}
+	return x, nil
+}
+
+// succeed ends the session that its holder comes back from, and reports whether there was one.
+func (s *Sessions) succeed(caller wire.Caller, target wire.Target, replaces string) bool {
+	s.mu.Lock()
+	x := s.open[replaces]
+	s.mu.Unlock()
+	if x == nil || x.grant.Holder.ID != caller.Principal() || x.grant.Holder.LifecycleUID != caller.UID || x.target != target {
+		return false
+	}
+	x.happen(evSucceed)
+	<-x.done
+	return true
+}
+
+// same refuses when the life has another custody, or none, than when it was looked at first.
+func (s *Sessions) same(target wire.Target, row wire.AgentRow) error {
+	now, err := s.cfg.Seats.Standing(target)
+	if err != nil {
+		return err
+	}
+	if now.SeatID != row.SeatID {
+		return wire.Refuse(wire.CodeFailedPrecondition, "%s was replaced while the attach was being authorised; attach again", row.Name)
+	}
+	return nil
+}
+
+// ownRuntime is the runtime whose seats have their terminal at their socket, whoever answers for it.
+const ownRuntime = "pty"
+
+// screen asks what the terminal shows. Without an answer the output is replayed; a terminal that is shown by
+// a program of its runtime has no stream.
+func (s *Sessions) screen(ctx context.Context, target wire.Target, row wire.AgentRow) (*wire.TerminalSnapshot, error) {
+	own := row.Mode == "" || row.Mode == ownRuntime
+	if own {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, screenWait)
+		defer cancel()
+	}
+	reply, err := s.cfg.Seats.Terminal(ctx, target, wire.TerminalArgs{Snapshot: true})
+	switch {
+	case err == nil && len(reply.Argv) > 0:
+		return nil, wire.Refuse(wire.CodeFailedPrecondition,
+			"runtime %s has no stream to send: the terminal of %s is shown by a program (%s) on the machine of its host; attach there with: cotal attach %s",
+			reply.Runtime, row.Name, reply.Argv[0], row.Name)
+	case err == nil:
+		return reply.Snapshot, nil
+	case own && ctx.Err() != nil, own && codeOf(err) == wire.CodeUnavailable:
+		return nil, nil // the plugin is away: the seat is not
+	}
+	return nil, err
+}
+
+func codeOf(err error) string {
+	var refused *wire.Error
+	if errors.As(err, &refused) {
+		return refused.Code
+	}
+	return ""
+}
+
+// dialSeat connects to the seat's own socket, as its directory says.
+func (s *Sessions) dialSeat(ctx context.Context, seatID string, cfg seat.DialConfig) (*seat.Conn, error) {
+	dir := filepath.Join(s.cfg.SeatRoot, seatID)
+	rec, err := record.ReadSeat(dir)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Token, err = record.ReadToken(dir); err != nil {
+		return nil, err
+	}
+	cfg.Socket = rec.Socket
+	ctx, cancel := context.WithTimeout(ctx, dialWait)
+	defer cancel()
+	return seat.Dial(ctx, cfg)
+}
+
+// establish makes the grant, listens on its rail, and has the server confirm that before anybody is told.
+func (s *Sessions) establish(ctx context.Context, rails Rails, caller wire.Caller, target wire.Target, row wire.AgentRow, args wire.AttachArgs, v *view, release func()) (*session, error) {
+	now := time.Now()
+	g, err := wire.NewSessionGrant(s.cfg.Space, s.cfg.Endpoint,
+		wire.SessionHolder{ID: caller.Principal(), LifecycleUID: caller.UID},
+		wire.SessionServer{InstanceID: s.cfg.InstanceID, Epoch: s.cfg.Epoch}, now, sessionTime)
+	if err != nil {
+		return nil, err
+	}
+	g.Target = &target
+	x := newSession(s, rails, g, target, row, v, release)
+	stop, err := rails.Listen(g.Subjects.In, x.onFrame)
+	if err != nil {
+		return nil, err
+	}
+	if err := rails.Flush(ctx); err != nil {
+		stop()
+		return nil, err
+	}
+	x.stops = append(x.stops, stop)
+	s.mu.Lock()
+	if s.closing {
+		s.mu.Unlock()
+		stop()
+		return nil, wire.Refuse(wire.CodeUnavailable, "this host is stopping")
+	}
+	s.open[x.id] = x
+	s.mu.Unlock()
+	s.note(x)
+	x.timers(redeemWait, time.Until(time.UnixMilli(g.Exp)))
+	return x, nil
+}
+
+// note keeps the ledger.
+func (s *Sessions) note(x *session) {
+	var open []standing
+	for _, o := range s.all() {
+		open = append(open, standing{o.id, s.cfg.Epoch})
+	}
+	if err := s.ledger.add(standing{x.id, s.cfg.Epoch}, open); err != nil {
+		s.cfg.Log.Warn("ledger of attach sessions", "err", err)
+	}
+}
+
+// forget is the one place where a session leaves the set.
+func (s *Sessions) forget(x *session) {
+	s.mu.Lock()
+	_, was := s.open[x.id]
+	delete(s.open, x.id)
+	s.mu.Unlock()
+	if was {
+		s.note(x)
+	}
+	x.release()
+}

@@ -1,0 +1,363 @@
+package attach
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk/seat"
+	"github.com/cotal-ai/cotal-host/sdk/terminal"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// view is what one viewer is shown of one seat: first the screen, or for want of one the end of the output, then
+// everything from there on. But for conn it belongs to the goroutine that runs the session.
+type view struct {
+	conn    *seat.Conn
+	writer  bool
+	session *session
+	welcome seat.Status
+
+	screen     []byte // paints the terminal of the viewer; empty: the output is replayed
+	rows, cols uint16 // of the viewer's terminal; 0: not said
+	nudge      bool   // make the program repaint when the replay is over
+
+	next   uint64 // output offset after the last byte that came
+	own    uint64 // from here on, questions of the program are this terminal's; those before are not shown
+	skipTo uint64 // output before this is on the screen that was painted already
+	filter terminal.QueryFilter
+	replay bool   // what comes is still from before the connection
+	unread []byte // the replay, gathered until it is complete
+	resync int    // bytes that may still be skipped to find a place where output can be picked up
+
+	batch     []byte        // output that waits for what comes with it
+	repainted time.Time     // the last time
+	shown     atomic.Uint32 // modes of the program when the viewer was last brought up to them
+	exit      *seat.ExitRecord
+}
+
+// openTerminal dials the seat, as the writer if the viewer may be that. returns: the keyboard may still be with
+// a connection that its holder has just given up.
+func (s *Sessions) openTerminal(ctx context.Context, row wire.AgentRow, args wire.AttachArgs, screen *wire.TerminalSnapshot, returns bool) (*view, error) {
+	probe, err := s.dialSeat(ctx, row.SeatID, seat.DialConfig{Role: seat.RoleOutput, From: seat.FromLive})
+	if err != nil {
+		return nil, unreachable(row, err)
+	}
+	before := probe.Welcome()
+	probe.Close()
+
+	v := &view{writer: args.Role != wire.AttachObserver, rows: args.Rows, cols: args.Cols, replay: true}
+	v.next = max(before.First, before.Next-min(before.Next, replayMax))
+	if usable(screen, before, args.Rows, args.Cols) {
+		v.screen, v.next = paint(screen, max(args.Rows, screen.Rows)), screen.Offset
+	} else if v.next > 0 {
+		v.resync = resyncMax
+	}
+	cfg := seat.DialConfig{Role: seat.RoleOutput, From: v.next}
+	if v.writer {
+		cfg.Role |= seat.RoleInput | seat.RoleTerminal
+		cfg.Rows, cfg.Cols = args.Rows, args.Cols
+		if args.Takeover {
+			cfg.Role |= seat.RoleTakeover
+		}
+	}
+	until := time.Now().Add(leaseWait)
+	for {
+		if v.conn, err = s.dialSeat(ctx, row.SeatID, cfg); err == nil {
+			break
+		}
+		switch {
+		case !errors.Is(err, seat.ErrBusy):
+			return nil, unreachable(row, err)
+		case returns && time.Now().Before(until): // the seat has not seen yet that the one before is gone
+			if err := sleep(ctx, 5*time.Millisecond); err != nil {
+				return nil, unreachable(row, err)
+			}
+		case args.Role == wire.AttachWriter:
+			return nil, wire.Refuse(wire.CodeConflict, "another terminal has the keyboard of %s; attach as an observer, or take it over", row.Name)
+		default:
+			v.writer = false
+			cfg.Role, cfg.Rows, cfg.Cols = seat.RoleOutput, 0, 0
+		}
+	}
+	v.welcome = v.conn.Welcome()
+	v.own = ownFrom(v.welcome)
+	v.shown.Store(v.welcome.Modes)
+	// The program repaints by itself when the size changes; otherwise it is nudged, unless others watch.
+	same := args.Rows == 0 || before.Rows == args.Rows && before.Cols == args.Cols
+	v.nudge = v.writer && len(v.screen) == 0 && same && before.Attached == 0
+	return v, nil
+}
+
+func unreachable(row wire.AgentRow, err error) *wire.Error {
+	return wire.Refuse(wire.CodeUnavailable, "reach the terminal of %s: %v", row.Name, err)
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// usable says whether a screen can be painted on a terminal of that size (0: not said) and output of the seat
+// follows it.
+func usable(s *wire.TerminalSnapshot, st seat.Status, rows, cols uint16) bool {
+	return s != nil && s.Dirty == "" && s.Rows > 0 && s.Offset >= st.First && s.Offset <= st.Next &&
+		(rows == 0 || s.Rows <= rows) && (cols == 0 || s.Cols <= cols)
+}
+
+// ownFrom is the offset from which on a viewer is shown what makes a terminal answer. Every question is answered
+// once: those before it came are the mirror's, or nobody's (Status.AskTo).
+func ownFrom(welcome seat.Status) uint64 {
+	if welcome.AskTo == seat.FromLive { // it watches, and so does no other terminal: what it says is dropped
+		return welcome.Next
+	}
+	return max(welcome.AskTo, welcome.Next)
+}
+
+// paint is what shows a screen. What the viewer's own terminal showed goes up into its scrollback, if the program
+// has not a screen of its own. Nothing in it makes a terminal answer.
+func paint(s *wire.TerminalSnapshot, rows uint16) []byte {
+	out := cleared(rows)
+	if terminal.Modes(s.Modes)&terminal.AltScreen != 0 {
+		out = terminal.Apply(terminal.AltScreen) // before anything moves the cursor: leaving puts it back
+	}
+	var f terminal.QueryFilter
+	return f.Filter(out, s.Data)
+}
+
+// cleared makes a screen empty, with the cursor in its corner.
+func cleared(rows uint16) []byte {
+	out := append([]byte{'\r'}, bytes.Repeat([]byte{'\n'}, int(rows))...)
+	return append(out, "\x1b[H\x1b[J"...)
+}
+
+// begin shows what there is before anything is read from the seat.
+func (v *view) begin() error {
+	if len(v.screen) > 0 {
+		if err := v.session.send(v.screen); err != nil {
+			return err
+		}
+		v.screen = nil
+		v.replay = false
+		return nil
+	}
+	if v.next >= v.welcome.Next {
+		return v.endReplay()
+	}
+	return nil
+}
+
+// output takes output of the seat, which begins at offset seq.
+func (v *view) output(seq uint64, p []byte) error {
+	v.next = seq + uint64(len(p))
+	if v.replay {
+		cut := len(p)
+		if v.next > v.welcome.Next {
+			cut -= int(min(v.next-v.welcome.Next, uint64(len(p))))
+		}
+		v.unread = v.filter.Filter(v.unread, v.skip(p[:cut]))
+		if v.next < v.welcome.Next {
+			return nil
+		}
+		if err := v.endReplay(); err != nil {
+			return err
+		}
+		p = p[cut:]
+	}
+	return v.show(p)
+}
+
+// show passes live output that ends at v.next, without what is on the screen already and the questions before
+// v.own.
+func (v *view) show(p []byte) error {
+	if start := v.next - uint64(len(p)); start < v.skipTo {
+		p = p[min(v.skipTo-start, uint64(len(p))):]
+	}
+	p = v.skip(p)
+	foreign := 0 // bytes at the front of p that are before v.own
+	if start := v.next - uint64(len(p)); start < v.own {
+		foreign = int(min(v.own-start, uint64(len(p))))
+	}
+	// A sequence that began there is still the filter's.
+	for len(p) > 0 && (foreign > 0 || !v.filter.Ground()) {
+		n := max(foreign, 1)
+		v.batch = v.filter.Filter(v.batch, p[:n])
+		p, foreign = p[n:], 0
+	}
+	for len(p) > 0 {
+		if len(v.batch) == 0 && len(p) >= wire.MaxSessionData { // a full frame needs no copy
+			if err := v.session.send(p[:wire.MaxSessionData]); err != nil {
+				return err
+			}
+			p = p[wire.MaxSessionData:]
+			continue
+		}
+		n := min(len(p), wire.MaxSessionData-len(v.batch))
+		if n > 0 {
+			v.batch, p = append(v.batch, p[:n]...), p[n:]
+		}
+		if len(v.batch) >= wire.MaxSessionData {
+			if err := v.flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// flush sends what was gathered. It runs whenever nothing more is there to be read.
+func (v *view) flush() error {
+	if len(v.batch) == 0 {
+		return nil
+	}
+	err := v.session.send(v.batch)
+	v.batch = v.batch[:0]
+	return err
+}
+
+// skip drops output up to the first place it can be shown from.
+func (v *view) skip(p []byte) []byte {
+	if v.resync == 0 || len(p) == 0 {
+		return p
+	}
+	window := p[:min(len(p), v.resync)]
+	at := bytes.IndexAny(window, "\n\x1b")
+	switch {
+	case at < 0 && len(window) < v.resync:
+		v.resync -= len(window)
+		return nil
+	case at < 0:
+		at = len(window)
+	case window[at] == '\n':
+		at++
+	}
+	v.resync = 0
+	return p[at:]
+}
+
+// endReplay shows what was gathered, in the modes that the seat says are in force.
+func (v *view) endReplay() error {
+	text := v.unread
+	v.unread, v.replay = nil, false
+	want := terminal.Modes(v.welcome.Modes)
+	var after terminal.ModeScanner
+	after.Write(text)
+	// A full-screen program that entered its screen before the replay begins: nothing of it may land on the
+	// viewer's own screen.
+	if missing := want & terminal.AltScreen &^ after.Modes(); missing != 0 {
+		text = append(terminal.Apply(missing), text...)
+		after = terminal.ModeScanner{}
+		after.Write(text)
+	}
+	if after.Ground() {
+		text = append(text, terminal.Apply(terminal.Missing(want, after.Modes()))...)
+	}
+	if err := v.session.send(text); err != nil {
+		return err
+	}
+	if v.nudge {
+		v.session.goSafe(v.nudgeProgram)
+	}
+	return nil
+}
+
+// nudgeProgram makes a full-screen program repaint: the size changes and changes back.
+func (v *view) nudgeProgram() {
+	x := v.session
+	st := v.welcome
+	if st.Rows < 2 || st.Cols == 0 || x.conn().Resize(x.ctx, st.Rows-1, st.Cols) != nil || !x.pause(nudgePause) {
+		return
+	}
+	_ = x.conn().Resize(x.ctx, st.Rows, st.Cols) // a lost connection shows elsewhere
+}
+
+// status sees who has the keyboard.
+func (v *view) status(st seat.Status) {
+	if v.writer && !st.Role.Has(seat.RoleInput) {
+		v.session.happen(evTaken)
+	}
+}
+
+// gap states that output is missing, and shows the screen anew. Without a screen, output goes on at the next
+// place where it can be picked up, in the modes that are in force.
+func (v *view) gap(from, to uint64) error {
+	if err := v.flush(); err != nil {
+		return err
+	}
+	v.next, v.filter = to, terminal.QueryFilter{}
+	if v.replay {
+		v.resync, v.unread = resyncMax, nil
+		if err := v.session.sendDrop(to - from); err != nil {
+			return err
+		}
+		if to >= v.welcome.Next {
+			return v.endReplay()
+		}
+		return nil
+	}
+	screen := v.screenNow(to)
+	if screen == nil {
+		v.resync = resyncMax
+		if err := v.session.sendDrop(to - from); err != nil {
+			return err
+		}
+		v.session.goSafe(v.mend)
+		return nil
+	}
+	v.skipTo = screen.Offset
+	v.shown.Store(screen.Modes)
+	if err := v.session.sendDrop(screen.Offset - from); err != nil {
+		return err
+	}
+	out := append(terminal.Reset(^terminal.Modes(0)&(terminal.KittyKeys-1)), "\x1b[0m\x1b[H\x1b[2J"...)
+	if terminal.Modes(screen.Modes)&terminal.AltScreen != 0 {
+		out = append(out, terminal.Apply(terminal.AltScreen)...)
+	}
+	var f terminal.QueryFilter
+	return v.session.send(f.Filter(out, screen.Data))
+}
+
+// screenNow asks for a screen that output from offset to on follows, not too often.
+func (v *view) screenNow(to uint64) *wire.TerminalSnapshot {
+	if time.Since(v.repainted) < repaintGap {
+		return nil
+	}
+	v.repainted = time.Now()
+	ctx, cancel := context.WithTimeout(v.session.ctx, screenWait)
+	defer cancel()
+	reply, err := v.session.set.cfg.Seats.Terminal(ctx, v.session.target, wire.TerminalArgs{Snapshot: true})
+	s := reply.Snapshot
+	if err != nil || s == nil || s.Dirty != "" || s.Rows == 0 || s.Offset < to {
+		return nil
+	}
+	return s
+}
+
+// mend makes up for a screen that cannot be had: the modes in force, and a program that repaints.
+func (v *view) mend() {
+	x := v.session
+	st, err := x.conn().Get(x.ctx)
+	if err != nil {
+		return // a lost connection shows elsewhere
+	}
+	want := terminal.Modes(st.Modes) & (terminal.KittyKeys - 1)
+	if terminal.Modes(v.shown.Swap(st.Modes))&terminal.AltScreen != 0 {
+		want &^= terminal.AltScreen // it is shown already
+	}
+	if err := x.send(terminal.Apply(want)); err != nil {
+		return
+	}
+	if v.writer && st.Attached <= 1 && st.Rows > 1 {
+		if x.conn().Resize(x.ctx, st.Rows-1, st.Cols) == nil && x.pause(nudgePause) {
+			_ = x.conn().Resize(x.ctx, st.Rows, st.Cols)
+		}
+	}
+}
