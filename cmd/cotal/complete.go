@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -22,11 +25,7 @@ const completePersonas = 1000
 
 // ask calls a command of the host for a completion. It says nothing on failure: there is no place for it.
 func (a *app) ask(cmd *cobra.Command, command string, out any) bool {
-	ctx := cmd.Context()
-	if ctx == nil {
-		ctx = context.Background()
-	}
-	ctx, cancel := context.WithTimeout(ctx, completeWait)
+	ctx, cancel := a.completeContext(cmd)
 	defer cancel()
 	done := make(chan bool, 1)
 	go func() { // a connect that does not heed the deadline is left behind
@@ -45,6 +44,14 @@ func (a *app) ask(cmd *cobra.Command, command string, out any) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+func (a *app) completeContext(cmd *cobra.Command) (context.Context, context.CancelFunc) {
+	ctx := cmd.Context()
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	return context.WithTimeout(ctx, completeWait)
 }
 
 // seatNames completes the names of seats: of those with one of the states, or all of them.
@@ -96,6 +103,35 @@ func (a *app) runtimeNames(cmd *cobra.Command, _ []string, _ string) ([]cobra.Co
 		if p.Kind == "runtime" {
 			names = append(names, offer(p.Name, p.State))
 		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// instanceIDs completes --on with the hosts of the space.
+func (a *app) instanceIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	ctx, cancel := a.completeContext(cmd)
+	defer cancel()
+	var names []cobra.Completion
+	answers := make(chan []mesh.Answer, 1)
+	go func() {
+		c, err := a.target.Connect(ctx)
+		if err != nil {
+			answers <- nil
+			return
+		}
+		defer c.Close()
+		got, _ := c.Everybody(ctx, mesh.Call{Command: wire.CmdStatus, Deadline: completeWait / 2})
+		answers <- got
+	}()
+	select {
+	case got := <-answers:
+		for _, g := range got {
+			var s wire.StatusReply
+			if g.Err == nil && json.Unmarshal(g.Data, &s) == nil {
+				names = append(names, offer(g.InstanceID, fmt.Sprintf("%s, runtime %s", cli.Count(s.AgentCount, "seat"), s.Runtime)))
+			}
+		}
+	case <-ctx.Done():
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }

@@ -154,7 +154,13 @@ func TestSpawnedResults(t *testing.T) {
 	for state, want := range map[string]cli.Code{
 		wire.GoalSucceeded: cli.OK, wire.GoalFailed: cli.Refused, wire.GoalCancelled: cli.Refused, wire.GoalExpired: cli.Refused, wire.GoalUncertain: cli.Uncertain,
 	} {
-		err := spawned{State: state, Name: "a", Error: wire.Refuse(wire.CodeFailedPrecondition, "its last line was: no model")}.err()
+		out, err := outcomeOf(wire.Acceptance{Name: "a"}, goalTerminal{GoalResult: wire.GoalResult{
+			State: state, Error: wire.Refuse(wire.CodeFailedPrecondition, "its last line was: no model"),
+		}}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = out.err()
 		if cli.CodeOf(err) != want {
 			t.Errorf("%s: exit code %d, want %d", state, cli.CodeOf(err), want)
 		}

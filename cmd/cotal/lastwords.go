@@ -19,6 +19,9 @@ type lastWords struct {
 
 func newLastWords(f *os.File) *lastWords { return &lastWords{f: f, wait: restoreWait} }
 
+// IsTerminal says whether it writes to one.
+func (w *lastWords) IsTerminal() bool { return term.IsTerminal(int(w.f.Fd())) }
+
 func (w *lastWords) Write(p []byte) (int, error) {
 	if !term.IsTerminal(int(w.f.Fd())) {
 		return w.f.Write(p)

@@ -59,11 +59,13 @@ done, 75 uncertain, 130 interrupted.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	a.target.Flags(root)
+	a.target.OnFlag(root)
+	_ = root.RegisterFlagCompletionFunc("on", a.instanceIDs) // fails for a flag that does not exist
 	root.Version = versionLine()
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetOut(a.out)
 	root.SetErr(a.errw)
-	root.AddCommand(spawnCmd(a), psCmd(a), attachCmd(a), logsCmd(a), inputCmd(a), stopCmd(a), inspectCmd(a), statusCmd(a), extCmd(a), versionCmd(a))
+	root.AddCommand(spawnCmd(a), goalCmd(a), psCmd(a), attachCmd(a), logsCmd(a), inputCmd(a), stopCmd(a), inspectCmd(a), statusCmd(a), extCmd(a), versionCmd(a))
 	return root
 }
 

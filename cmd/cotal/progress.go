@@ -3,11 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
+	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/term"
 
 	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -16,21 +14,23 @@ import (
 // progress shows how far a spawn is: one line a phase, or on a terminal one line that moves and is
 // gone at the end.
 type progress struct {
-	w   io.Writer
-	tty bool
+	w     io.Writer
+	tty   bool
+	begun time.Time
 
 	mu      sync.Mutex
 	name    string
-	text    string
-	shown   string // the last phase shown as a line
+	trail   []string // phases so far
+	turn    int
+	drawn   bool // the moving line is on the terminal
 	stop    chan struct{}
 	stopped sync.WaitGroup
 	closed  bool
 }
 
 func newProgress(w io.Writer) *progress {
-	p := &progress{w: w, stop: make(chan struct{})}
-	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	p := &progress{w: w, stop: make(chan struct{}), begun: time.Now()}
+	if t, ok := w.(interface{ IsTerminal() bool }); ok && t.IsTerminal() {
 		p.tty = true
 		p.stopped.Go(p.spin)
 	}
@@ -40,69 +40,90 @@ func newProgress(w io.Writer) *progress {
 func (p *progress) spin() {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for i := 0; ; i++ {
+	for {
 		select {
 		case <-p.stop:
 			return
 		case <-tick.C:
 		}
 		p.mu.Lock()
-		if p.text != "" {
-			fmt.Fprintf(p.w, "\r%c %s\x1b[K", `|/-\`[i%4], p.text)
-		}
+		p.turn++
+		p.draw()
 		p.mu.Unlock()
 	}
 }
 
+// draw shows the moving line. The caller holds mu.
+func (p *progress) draw() {
+	if !p.tty || p.closed || len(p.trail) == 0 {
+		return
+	}
+	p.drawn = true
+	fmt.Fprintf(p.w, "\r%c %s%s  %s\x1b[K", `|/-\`[p.turn%4], p.label(), strings.Join(p.trail, " > "), cli.Age(time.Since(p.begun)))
+}
+
+func (p *progress) label() string {
+	if p.name == "" {
+		return ""
+	}
+	return p.name + ": "
+}
+
 func (p *progress) accepted(name string) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.name = cli.OneLine(name)
-	p.set("accepted")
+	p.mu.Unlock()
+	p.add("accepted")
 }
 
-var phaseText = map[string]string{
-	wire.PhaseHandoff:  "launching",
-	wire.PhaseLaunched: "running, waiting until it is ready",
-	wire.PhasePresence: "joined the mesh",
+// phaseWords are the phases of a spawn as people read them.
+var phaseWords = map[string]string{
+	wire.PhaseHandoff:  "provisioning",
+	wire.PhaseLaunched: "launched",
+	wire.PhasePresence: "joined",
 }
 
-func (p *progress) phase(phase string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if text := phaseText[phase]; text != "" {
-		p.set(text)
+func phaseWord(phase string) string {
+	if word := phaseWords[phase]; word != "" {
+		return word
 	}
+	return cli.OneLine(phase) // of a manager that knows more of them
 }
 
-func (p *progress) say(text string) {
+func (p *progress) phase(phase string) { p.add(phaseWord(phase)) }
+
+// settled shows the last word, unless it was shown.
+func (p *progress) settled(word string) { p.add(word) }
+
+// add shows a phase, once.
+func (p *progress) add(word string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.set(text)
+	if p.closed || word == "" || len(p.trail) > 0 && p.trail[len(p.trail)-1] == word {
+		return
+	}
+	p.trail = append(p.trail, word)
+	if !p.tty {
+		fmt.Fprintln(p.w, p.label()+word)
+		return
+	}
+	p.draw()
 }
 
 // note shows a line that stays.
 func (p *progress) note(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.tty {
-		fmt.Fprint(p.w, "\r\x1b[K")
-	}
+	p.clear()
 	fmt.Fprintf(p.w, "note: %s\n", cli.OneLine(text))
+	p.draw()
 }
 
-// set shows a phase, once. The caller holds mu.
-func (p *progress) set(text string) {
-	if p.closed || text == p.shown {
-		return
-	}
-	p.shown = text
-	p.text = text
-	if p.name != "" {
-		p.text = p.name + ": " + text
-	}
-	if !p.tty {
-		fmt.Fprintln(p.w, p.text)
+// clear takes the moving line away. The caller holds mu.
+func (p *progress) clear() {
+	if p.drawn {
+		p.drawn = false
+		fmt.Fprint(p.w, "\r\x1b[K")
 	}
 }
 
@@ -117,7 +138,7 @@ func (p *progress) close() {
 	p.mu.Unlock()
 	close(p.stop)
 	p.stopped.Wait()
-	if p.tty {
-		fmt.Fprint(p.w, "\r\x1b[K")
-	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
 }

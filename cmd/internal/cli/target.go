@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +25,7 @@ type Target struct {
 	TokenFile string
 	Root      string
 	Timeout   time.Duration // 0: the command's own default
+	On        string        // instance id; empty: that of endpoint.json, else any of the space
 	Name      string        // label of the caller
 
 	// caller stays the same over reconnects: goals belong to who asked for them.
@@ -38,6 +41,11 @@ func (t *Target) Flags(cmd *cobra.Command) {
 	f.StringVar(&t.TokenFile, "token-file", "", "file that holds the server's token (default: COTAL_TOKEN_FILE, else the host's)")
 	f.StringVar(&t.Root, "root", "", "workspace whose host is meant (default: the nearest one upwards)")
 	f.DurationVar(&t.Timeout, "timeout", 0, "how long to wait for an answer, such as 20s (default: depends on the command)")
+}
+
+// OnFlag declares the flag that chooses among the hosts of a space.
+func (t *Target) OnFlag(cmd *cobra.Command) {
+	cmd.PersistentFlags().StringVar(&t.On, "on", "", "instance id of the host that is meant, as cotal status prints it (default: the one found; with --server any of the space)")
 }
 
 // Endpoint says how to reach the host, and which file says so. Errors are ready to be shown and have
@@ -123,6 +131,8 @@ type Client struct {
 	*mesh.Client
 	Endpoint wire.Endpoint
 	Path     string // the file that named the host, or empty
+	// Instance is the host that is asked: --on, else the one of endpoint.json; empty is any of the space.
+	Instance string
 	// Unkept says why the identity of this caller could not be kept: what it asks for can then be followed by
 	// this process alone. nil: it is kept.
 	Unkept  error
@@ -145,7 +155,14 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 	if err := t.identify(e.Space); err != nil {
 		return nil, err
 	}
-	c := &Client{Endpoint: e, Path: path, Unkept: t.unkept, timeout: t.Timeout, lost: make(chan struct{})}
+	instance := e.InstanceID
+	if t.On != "" {
+		if !wire.ValidUID(t.On) {
+			return nil, Fail(Usage, "--on %s: an instance id is 26 to 32 characters of [a-z0-9], never the beginning of one; cotal status prints that of a host", t.On)
+		}
+		instance = t.On
+	}
+	c := &Client{Endpoint: e, Path: path, Instance: instance, Unkept: t.unkept, timeout: t.Timeout, lost: make(chan struct{})}
 	c.Client, err = mesh.Connect(ctx, mesh.Config{
 		URL: e.URL, TokenFile: e.TokenFile, Space: e.Space, Name: t.Name, Caller: t.caller, Reconnect: true, OnState: c.onState,
 		// Less patience counts for the connection too; more of it is for the answer, and little for a dead server.
@@ -188,10 +205,13 @@ func (c *Client) onState(connected bool) {
 // errLost is why a call ends early: its reply can no longer come.
 var errLost = errors.New("the server was lost")
 
-// Manager calls a command of the manager. The deadline is the --timeout flag, else what call names. A
+// Manager calls a command of the manager: of Instance, unless the call names another. The deadline is the --timeout flag, else what call names. A
 // call ends as soon as the server is lost, with mesh.ErrNoReply; the client itself reconnects.
 func (c *Client) Manager(ctx context.Context, call mesh.Call, out any) error {
 	call.Endpoint = wire.EndpointManager
+	if call.Instance == "" {
+		call.Instance = c.Instance
+	}
 	if c.timeout > 0 {
 		call.Deadline = c.timeout
 	}
@@ -229,9 +249,47 @@ func (c *Client) Manager(ctx context.Context, call mesh.Call, out any) error {
 func (c *Client) Read(ctx context.Context, command string, args, out any) error {
 	err := c.Manager(ctx, mesh.Call{Command: command, Args: args, Deadline: 5 * time.Second}, out)
 	if errors.Is(err, mesh.ErrNoReply) || errors.Is(err, mesh.ErrNoResponder) {
-		return Fail(Unreachable, "the host at %s does not answer: %w", c.Endpoint.URL, err)
+		return Fail(Unreachable, "%s does not answer: %w", c.who(), err)
 	}
 	return err
+}
+
+// Everybody asks every host of the space, and returns what came until the deadline of the call, 1 s by default.
+// Nobody at all is exit code 3.
+func (c *Client) Everybody(ctx context.Context, call mesh.Call) ([]mesh.Answer, error) {
+	call.Endpoint = wire.EndpointManager
+	switch {
+	case call.Deadline > 0:
+	case c.timeout > 0:
+		call.Deadline = c.timeout
+	default:
+		call.Deadline = everybodyWait
+	}
+	until, cancel := context.WithTimeout(ctx, call.Deadline) // a scatter by itself waits for late refusals, too
+	defer cancel()
+	answers, err := c.Scatter(until, call, 0)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case len(answers) > 0:
+		slices.SortFunc(answers, func(x, y mesh.Answer) int { return strings.Compare(x.InstanceID, y.InstanceID) })
+		return answers, nil
+	case err != nil:
+		return nil, Fail(Unreachable, "no host answers in space %s at %s: %w", c.Endpoint.Space, c.Endpoint.URL, err)
+	}
+	return nil, nil
+}
+
+// everybodyWait is how long answers of hosts are collected: who is registered and who is not cannot be told by
+// counting, so the whole of it is waited for.
+const everybodyWait = time.Second
+
+// who names the host that is asked.
+func (c *Client) who() string {
+	if c.Instance != "" && c.Instance != c.Endpoint.InstanceID {
+		return fmt.Sprintf("instance %s in space %s at %s", c.Instance, c.Endpoint.Space, c.Endpoint.URL)
+	}
+	return "the host at " + c.Endpoint.URL
 }
 
 // SeatRoot returns the directory of seats on this machine.
