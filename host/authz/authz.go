@@ -170,6 +170,12 @@ func PersonaVisible(r Regime, c wire.Caller, owner string) bool {
 	return owner == "" || owner == OwnerOf(r, c)
 }
 
+// PersonaLaunchable decides whether a caller may start a seat from a persona: whoever may read it, and who
+// reaches what belongs to others.
+func PersonaLaunchable(r Regime, c wire.Caller, owner string, admin bool) bool {
+	return admin || PersonaVisible(r, c, owner)
+}
+
 // PersonaRedefine decides whether a caller may define a persona anew whose file exists. There is no reach
 // that overrides the owner, and a file without one is edited by whoever wrote it.
 func PersonaRedefine(r Regime, c wire.Caller, name, owner string) *wire.Error {

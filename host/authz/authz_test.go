@@ -248,7 +248,7 @@ func TestLaunchIsForTheOwnerOfTheSpec(t *testing.T) {
 	}
 }
 
-// proves: AUTHZ-12, PERS-6
+// proves: AUTHZ-12, PERS-6, PERS-9
 func TestPersonasBelongToWhoDefinedThem(t *testing.T) {
 	mine, other := caller("local", "ME"), caller("local", "OTHER")
 	console, lead, stranger := caller(anna, "console"), caller(anna, "lead"), caller(bert, "lead")
@@ -271,6 +271,9 @@ func TestPersonasBelongToWhoDefinedThem(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			if got := PersonaVisible(c.regime, c.caller, c.owner); got != c.visible {
 				t.Errorf("visible: %v", got)
+			}
+			if PersonaLaunchable(c.regime, c.caller, c.owner, false) != c.visible || !PersonaLaunchable(c.regime, c.caller, c.owner, true) {
+				t.Error("what is launched is what is seen, and with the scope everything")
 			}
 			check(t, PersonaRedefine(c.regime, c.caller, "rev", c.owner), wire.CodeFailedPrecondition, c.redefine)
 		})

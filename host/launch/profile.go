@@ -78,6 +78,7 @@ const (
 	FromCaller  Origin = "caller's default"
 	FromHost    Origin = "host's default"
 	FromBuiltin Origin = "built-in default"
+	FromSpec    Origin = "launch spec"
 )
 
 // Profile is one launch, decided. It is what the request, the persona and the defaults add up to.
@@ -97,13 +98,25 @@ type Profile struct {
 
 	Prompt        string
 	Resume        string
-	Events        *bool  // nil: as the connector can
+	Events        *bool  // as asked; nil: nothing said
+	EventsOn      bool   // as decided
+	EventsNotice  string // told to the caller when it is not what leaving it out promises
 	Cwd           string // as given; ResolveCwd makes it absolute
 	LaunchOptions map[string]any
 
 	Subscribe, AllowSubscribe, AllowPublish, Capabilities []string
 
+	Launch     *LaunchOf // of a launch from a spec
+	Continuity string    // wire.ContinuityExact, or nothing is asked
+
 	Rows, Cols uint16 // 0: the runtime's default
+}
+
+// LaunchOf says which entry of which run a seat was launched from.
+type LaunchOf struct {
+	RunID     string `json:"runId"`
+	Requested string `json:"requested"` // the name in the spec
+	Hash      string `json:"hash"`
 }
 
 // ChooseAgent picks the connector: the request, then the persona, then the caller's preference, then
@@ -124,7 +137,7 @@ func ChooseAgent(args wire.SpawnArgs, p *persona.Persona, d Defaults) (agent str
 
 // Resolve adds request, persona (nil without one) and defaults up to a profile: what the request
 // says wins over the persona, launch options are merged per key. It is a pure function. Every error
-// is a *Refusal. What depends on the connector is refused by Profile.Check.
+// is a *Refusal. What depends on the connector or the host is refused by the checks of accept.go.
 func Resolve(args wire.SpawnArgs, p *persona.Persona, d Defaults) (Profile, error) {
 	if r := checkArgs(args); r != nil {
 		return Profile{}, r
@@ -136,15 +149,54 @@ func Resolve(args wire.SpawnArgs, p *persona.Persona, d Defaults) (Profile, erro
 		Persona: p.Ref, PersonaPath: p.Path, Body: p.Body,
 		Role: first(args.Role, p.Role), Cwd: first(args.Cwd, p.Cwd),
 		Prompt: value(args.Prompt), Resume: value(args.Resume), Events: args.Events,
-		Subscribe: p.Subscribe, AllowSubscribe: p.AllowSubscribe, AllowPublish: p.AllowPublish, Capabilities: p.Capabilities,
-		Rows: args.Rows, Cols: args.Cols,
+		Subscribe: override(args.Subscribe, p.Subscribe), AllowPublish: override(args.AllowPublish, p.AllowPublish),
+		Capabilities: p.Capabilities, Rows: args.Rows, Cols: args.Cols,
 	}
+	out.AllowSubscribe = ReadACL(out.Subscribe, override(args.AllowSubscribe, p.AllowSubscribe))
 	out.Agent, out.AgentBy = ChooseAgent(args, p, d)
 	out.Model, out.ModelBy = pick(value(args.Model), p.Model)
 	out.Variant, out.VariantBy = pick(value(args.Variant), p.Variant)
 	if r := out.name(args, p); r != nil {
 		return Profile{}, r
 	}
+	if r := out.bounds(); r != nil {
+		return Profile{}, r
+	}
+	opts, r := mergeOptions(p, args.LaunchOptions)
+	if r != nil {
+		return Profile{}, r
+	}
+	out.LaunchOptions = opts
+	return out, nil
+}
+
+// ResolveLaunch is the profile of an agent of a launch spec, which is its own authority: nothing of a request or
+// of a file is added to it. It is a pure function. Every error is a *Refusal.
+func ResolveLaunch(runID string, a wire.LaunchAgent) (Profile, error) {
+	out := Profile{
+		Body: strings.TrimSpace(a.Body), Alias: a.Name, Pinned: true, Role: a.Role, Agent: a.Agent, AgentBy: FromSpec,
+		Prompt: a.Prompt, Cwd: a.Cwd, Capabilities: a.Capabilities,
+		Subscribe: a.Subscribe, AllowSubscribe: ReadACL(a.Subscribe, a.AllowSubscribe), AllowPublish: a.AllowPublish,
+		Launch: &LaunchOf{RunID: runID, Requested: a.Name, Hash: a.Hash}, Continuity: a.Continuity,
+	}
+	out.Model, out.ModelBy = from(a.Model, FromSpec)
+	out.Variant, out.VariantBy = from(a.Variant, FromSpec)
+	if err := persona.CheckName(out.Alias); err != nil {
+		return Profile{}, badRequest("spec: name: %v", err)
+	}
+	if r := out.bounds(); r != nil {
+		return Profile{}, r
+	}
+	opts, r := mergeOptions(&persona.Persona{}, a.LaunchOptions)
+	if r != nil {
+		return Profile{}, r
+	}
+	out.LaunchOptions = opts
+	return out, nil
+}
+
+// bounds refuses what no program could be handed.
+func (out *Profile) bounds() *Refusal {
 	for _, f := range []struct {
 		name, value string
 		max         int
@@ -158,18 +210,21 @@ func Resolve(args wire.SpawnArgs, p *persona.Persona, d Defaults) (Profile, erro
 		{"prompt", out.Prompt, MaxPrompt},
 	} {
 		if len(f.value) > f.max {
-			return Profile{}, badRequest("%s has %d bytes, at most %d are allowed", f.name, len(f.value), f.max)
+			return badRequest("%s has %d bytes, at most %d are allowed", f.name, len(f.value), f.max)
 		}
 		if strings.ContainsRune(f.value, 0) {
-			return Profile{}, badRequest("%s must not contain a NUL byte", f.name)
+			return badRequest("%s must not contain a NUL byte", f.name)
 		}
 	}
-	opts, r := mergeOptions(p, args.LaunchOptions)
-	if r != nil {
-		return Profile{}, r
+	return nil
+}
+
+// override takes the request's list where there is one, an empty one too.
+func override(flag, file []string) []string {
+	if flag != nil {
+		return flag
 	}
-	out.LaunchOptions = opts
-	return out, nil
+	return file
 }
 
 // checkArgs refuses what is malformed in the request alone.
@@ -223,13 +278,17 @@ func value(s *string) string {
 }
 
 func pick(flag, file string) (string, Origin) {
-	switch {
-	case strings.TrimSpace(flag) != "":
+	if strings.TrimSpace(flag) != "" {
 		return flag, FromFlag
-	case file != "":
-		return file, FromPersona
 	}
-	return "", ""
+	return from(file, FromPersona)
+}
+
+func from(v string, o Origin) (string, Origin) {
+	if v == "" {
+		return "", ""
+	}
+	return v, o
 }
 
 func mergeOptions(p *persona.Persona, flags map[string]any) (map[string]any, *Refusal) {
@@ -276,43 +335,6 @@ func CheckOptionKey(k string) error {
 	return nil
 }
 
-// maxReadinessMs is a day: longer is a mistake, and a duration must not overflow.
-const maxReadinessMs = 24 * 60 * 60 * 1000
-
-// Check refuses what the connector cannot do. It is a pure function; every refusal names the
-// connector and the field.
-func (out Profile) Check(info sdk.Info) error {
-	f := info.Connector
-	if f.ReadinessTimeoutMs < 0 || f.ReadinessTimeoutMs > maxReadinessMs {
-		return precondition("connector %s states a readiness window of %d ms; it must be 1..%d", info.Name, f.ReadinessTimeoutMs, maxReadinessMs)
-	}
-	if f.StopGraceMs < 0 || f.StopGraceMs > maxReadinessMs {
-		return precondition("connector %s states a stop grace of %d ms; it must be 1..%d", info.Name, f.StopGraceMs, maxReadinessMs)
-	}
-	for _, c := range []struct {
-		given, supported bool
-		field, way       string
-	}{
-		{out.Resume != "", f.SupportsResume, "resume", "start fresh instead"},
-		{out.Model != "", f.SupportsModel, "model", "leave it out" + by(out.ModelBy, out.PersonaPath)},
-		{out.Variant != "", f.SupportsModelVariant, "variant", "leave it out" + by(out.VariantBy, out.PersonaPath)},
-		{out.Prompt != "", f.SupportsPrompt, "prompt", "send it with cotal input once the seat runs"},
-		{out.Events != nil && *out.Events, f.EventChannel, "events", "pass --no-events"},
-	} {
-		if c.given && !c.supported {
-			return precondition("connector %s does not support %s; %s", info.Name, c.field, c.way)
-		}
-	}
-	return nil
-}
-
-func by(o Origin, path string) string {
-	if o == FromPersona {
-		return " of " + path
-	}
-	return ""
-}
-
 // Timings returns readiness window and stop grace of a connector, in milliseconds, defaults applied.
 func Timings(f sdk.ConnectorFacts) (readinessMs, graceMs int) {
 	readinessMs, graceMs = f.ReadinessTimeoutMs, f.StopGraceMs
@@ -323,14 +345,6 @@ func Timings(f sdk.ConnectorFacts) (readinessMs, graceMs int) {
 		graceMs = sdk.DefaultStopGraceMs
 	}
 	return readinessMs, graceMs
-}
-
-// EventsOn reports whether the event plane is armed: as asked, and by default when the connector has one.
-func (out Profile) EventsOn(f sdk.ConnectorFacts) bool {
-	if out.Events != nil {
-		return *out.Events && f.EventChannel
-	}
-	return f.EventChannel
 }
 
 // Form is the launch form that is stored in seat.json and in the journal. It can be read by anybody
@@ -352,6 +366,8 @@ type Form struct {
 	Rows          uint16         `json:"rows,omitempty"`
 	Cols          uint16         `json:"cols,omitempty"`
 	LaunchOptions map[string]any `json:"launchOptions,omitempty"`
+	Launch        *LaunchOf      `json:"launch,omitempty"`
+	EventsNotice  string         `json:"eventsNotice,omitempty"`
 	Withheld      []string       `json:"withheld,omitempty"` // paths of launch options that were left out
 }
 
@@ -363,6 +379,7 @@ func FormOf(p Profile, runtime, cwd string, f sdk.ConnectorFacts) (json.RawMessa
 	form := Form{
 		Version: FormVersion, Persona: p.Persona, PersonaPath: p.PersonaPath, Agent: p.Agent, Runtime: runtime,
 		Role: p.Role, Model: p.Model, Variant: p.Variant, Resume: p.Resume, Cwd: cwd, Rows: p.Rows, Cols: p.Cols,
+		Launch: p.Launch, EventsNotice: p.EventsNotice,
 	}
 	form.ReadinessMs, form.GraceMs = Timings(f)
 	if len(p.LaunchOptions) > 0 {

@@ -459,7 +459,7 @@ func (p *parser) channels(at func(string) int) error {
 			continue
 		}
 		for _, c := range l.list {
-			if !slices.ContainsFunc(acl, func(pattern string) bool { return covers(pattern, c) }) {
+			if !slices.ContainsFunc(acl, func(pattern string) bool { return Covers(pattern, c) }) {
 				return p.fail(at(l.key), l.key, "%s: %q is not within allowSubscribe", l.key, c)
 			}
 		}
@@ -490,8 +490,8 @@ func checkChannel(c string, wild bool) error {
 	return nil
 }
 
-// covers reports whether every channel of name is one of pattern.
-func covers(pattern, name string) bool {
+// Covers reports whether every channel of name is one of pattern.
+func Covers(pattern, name string) bool {
 	ps, ns := strings.Split(pattern, "."), strings.Split(name, ".")
 	for i, t := range ps {
 		if t == ">" {

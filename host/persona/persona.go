@@ -148,7 +148,7 @@ func Load(root, ref string) (Persona, error) {
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Persona{}, notFound(ref, path)
+		return Persona{}, NotFound(ref, path)
 	}
 	if err != nil {
 		return Persona{}, &Error{Kind: ErrSource, Path: path, Msg: reason(err)}
@@ -177,7 +177,7 @@ func LoadFile(root, config string) (Persona, error) {
 	path = filepath.Clean(path)
 	real, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Persona{}, notFound(config, path)
+		return Persona{}, NotFound(config, path)
 	}
 	if err != nil {
 		return Persona{}, &Error{Kind: ErrSource, Path: path, Msg: reason(err)}
@@ -196,7 +196,8 @@ func reallyWithin(dir, real string) bool {
 	return err == nil && within(dir, real)
 }
 
-func notFound(ref, path string) *Error {
+// NotFound is the error for a persona that is not there, or not for who asks: the two are told apart by nobody.
+func NotFound(ref, path string) *Error {
 	return &Error{Kind: ErrNotFound, Path: path, Msg: fmt.Sprintf(
 		"no persona %q: there is no file %s; create it, starting with the lines --- / name: <name> / --- and then the persona text, "+
 			"or spawn without one: cotal spawn --agent command --name <name> -- <program>", ref, path)}

@@ -9,9 +9,11 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nkeys"
 
+	"github.com/cotal-ai/cotal-host/host/authz"
 	"github.com/cotal-ai/cotal-host/host/launch"
 	"github.com/cotal-ai/cotal-host/host/persona"
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -32,44 +34,98 @@ type plan struct {
 	warnings []string
 }
 
-// plan makes every check that can refuse a spawn and has no effect, in the order in which a person
-// would fix them: persona, connector, programs, features, directory. Errors are *wire.Error.
-func (s *Set) plan(ctx context.Context, args wire.SpawnArgs) (*plan, error) {
-	if args.Config == "" && args.Identity == args.Name {
-		if err := checkName(args.Name); err != nil { // said as what it is, not as a persona that is missing
-			return nil, wire.Refuse(wire.CodeBadRequest, "%v", err)
+// order is what is asked for: a spawn, or the launch of an agent of a run, whose profile is its own authority.
+type order struct {
+	caller   wire.Caller
+	args     wire.SpawnArgs
+	resolved *launch.Profile // of a launch; args hold nothing then
+}
+
+// plan makes every check that can refuse a spawn and has no effect, in the order of the contract: fence,
+// persona, connector and its times, capacity, programs, resume, supervision, directory, profile, role, features,
+// events, channels. Name and capacity are decided when they are taken, in one step; here a full host is only told
+// early. Errors are *wire.Error, not-executed.
+func (s *Set) plan(ctx context.Context, o order) (*plan, error) {
+	if err := s.open(); err != nil {
+		return nil, err
+	}
+	admin := s.cfg.Policy.Reach(ctx, o.caller) // one reading decides all of it
+	args, p := o.args, (*persona.Persona)(nil)
+	var agent string
+	var by launch.Origin
+	if o.resolved != nil {
+		agent, by = o.resolved.Agent, o.resolved.AgentBy
+	} else {
+		if args.Config == "" && args.Identity == args.Name {
+			if err := checkName(args.Name); err != nil { // said as what it is, not as a persona that is missing
+				return nil, wire.Refuse(wire.CodeBadRequest, "%v", err)
+			}
 		}
-	}
-	p, err := s.persona(args)
-	if err != nil {
-		return nil, launch.PersonaRefusal(err).Wire()
-	}
-	profile, err := launch.Resolve(args, p, launch.Defaults{Agent: s.cfg.Agent})
-	if err != nil {
-		return nil, refusal(err)
+		var err error
+		if p, err = s.persona(args); err != nil {
+			return nil, launch.PersonaRefusal(err).Wire()
+		}
+		if p != nil && !authz.PersonaLaunchable(s.cfg.Policy.Kind(), o.caller, p.Owner, admin) {
+			// One that is not the caller's is answered for like one that does not exist.
+			return nil, launch.PersonaRefusal(persona.NotFound(cmp.Or(args.Config, args.Name), p.Path)).Wire()
+		}
+		agent, by = launch.ChooseAgent(args, p, launch.Defaults{Agent: s.cfg.Agent})
 	}
 	// The one step that may wait; everything behind it runs without suspension.
-	_, info, err := s.cfg.Plugins.Connector(ctx, profile.Agent)
+	_, info, err := s.cfg.Plugins.Connector(ctx, agent)
 	if err != nil {
-		return nil, connectorRefusal(profile, err)
+		return nil, connectorRefusal(agent, by, err)
 	}
-	if err := profile.Check(info); err != nil {
+	if err := launch.CheckTimings(info); err != nil {
 		return nil, refusal(err)
 	}
-	path, _ := launch.Getenv(s.cfg.Environ, "PATH")
-	bins, missing := launch.ResolveBinaries(info.Connector.Requires, path, launch.BinaryOverrides(info.Connector.Requires, s.cfg.Environ))
-	if len(missing) > 0 {
-		return nil, wire.Refuse(wire.CodeFailedPrecondition, "connector %s needs %s, not found on this host's PATH%s",
-			profile.Agent, strings.Join(missing, ", "), hint(info.Connector.InstallHint))
+	if err := s.room(); err != nil {
+		return nil, err
 	}
-	cwd, err := launch.ResolveCwd(s.cfg.Root, profile.Cwd)
+	bins, err := s.programs(info)
 	if err != nil {
+		return nil, err
+	}
+	if err := launch.CheckResume(args, info); err != nil {
 		return nil, refusal(err)
 	}
 	runtime := cmp.Or(args.Runtime, s.cfg.Runtime)
 	if args.Runtime != "" && !slices.Contains(s.cfg.Plugins.Runtimes(), runtime) {
 		return nil, wire.Refuse(wire.CodeNotFound, "no runtime %q: there are %s", runtime, strings.Join(s.cfg.Plugins.Runtimes(), ", "))
 	}
+	if err := launch.CheckSupervise(args, runtime); err != nil {
+		return nil, refusal(err)
+	}
+	if err := launch.CheckServed(args); err != nil {
+		return nil, refusal(err)
+	}
+	cwd, err := launch.ResolveCwd(s.cfg.Root, s.cwdOf(o, p))
+	if err != nil {
+		return nil, refusal(err)
+	}
+	profile, err := s.profile(o, p)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	if err := profile.CheckRole(); err != nil {
+		return nil, refusal(err)
+	}
+	if err := profile.CheckFeatures(info); err != nil {
+		return nil, refusal(err)
+	}
+	on, notice, refused := authz.Events(s.cfg.Policy.Kind(), admin, profile.Events, false, info.Connector.EventChannel)
+	if refused != nil {
+		return nil, refused
+	}
+	profile.EventsOn, profile.EventsNotice = on, notice
+	if err := profile.CheckChannels(); err != nil {
+		return nil, refusal(err)
+	}
+	return s.planned(profile, p, info, runtime, cwd, bins)
+}
+
+// planned is what the checks add up to.
+func (s *Set) planned(profile launch.Profile, p *persona.Persona, info sdk.Info, runtime, cwd string, bins map[string]string) (*plan, error) {
 	form, err := launch.FormOf(profile, runtime, cwd, info.Connector)
 	if err != nil {
 		return nil, wire.Refuse(wire.CodeBadRequest, "%v", err)
@@ -82,7 +138,65 @@ func (s *Set) plan(ctx context.Context, args wire.SpawnArgs) (*plan, error) {
 	if p != nil {
 		pl.warnings = p.Warnings
 	}
+	if profile.EventsNotice != "" {
+		pl.warnings = append(pl.warnings[:len(pl.warnings):len(pl.warnings)], profile.EventsNotice)
+	}
 	return pl, nil
+}
+
+// profile adds an order up.
+func (s *Set) profile(o order, p *persona.Persona) (launch.Profile, error) {
+	if o.resolved != nil {
+		return *o.resolved, nil
+	}
+	return launch.Resolve(o.args, p, launch.Defaults{Agent: s.cfg.Agent})
+}
+
+// cwdOf is where a seat is to run, as it was said.
+func (s *Set) cwdOf(o order, p *persona.Persona) string {
+	switch {
+	case o.resolved != nil:
+		return o.resolved.Cwd
+	case p != nil:
+		return cmp.Or(o.args.Cwd, p.Cwd)
+	}
+	return o.args.Cwd
+}
+
+// open refuses while no seats are started. It is asked again when one is reserved.
+func (s *Set) open() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closing != "":
+		return wire.Refuse(wire.CodeUnavailable, "no new seats: %s", s.closing)
+	case s.unlisted != "":
+		// A seat that only its directory knows may hold the name, or be this very request.
+		return wire.Refuse(wire.CodeUnavailable, "no new seats until it is known which ones run: %s", s.unlisted)
+	}
+	return nil
+}
+
+// room refuses a host that is full now.
+func (s *Set) room() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.cap.reserve(time.Now(), s.holders); err != nil {
+		return wire.Refuse(wire.CodeResourceExhausted, "%v", err)
+	}
+	s.cap.release()
+	return nil
+}
+
+// programs finds what a connector requires.
+func (s *Set) programs(info sdk.Info) (map[string]string, error) {
+	path, _ := launch.Getenv(s.cfg.Environ, "PATH")
+	bins, missing := launch.ResolveBinaries(info.Connector.Requires, path, launch.BinaryOverrides(info.Connector.Requires, s.cfg.Environ))
+	if len(missing) > 0 {
+		return nil, wire.Refuse(wire.CodeFailedPrecondition, "connector %s needs %s, not found on this host's PATH%s",
+			info.Name, strings.Join(missing, ", "), hint(info.Connector.InstallHint))
+	}
+	return bins, nil
 }
 
 // persona loads the persona a request names. A request whose name is also its pinned identity, with an
@@ -107,16 +221,16 @@ func refusal(err error) error {
 	return wire.Refuse(wire.CodeFailedPrecondition, "%v", err)
 }
 
-func connectorRefusal(p launch.Profile, err error) error {
+func connectorRefusal(agent string, by launch.Origin, err error) error {
 	switch {
-	case errors.Is(err, sdk.ErrNotFound) && p.AgentBy == launch.FromBuiltin:
+	case errors.Is(err, sdk.ErrNotFound) && by == launch.FromBuiltin:
 		return wire.Refuse(wire.CodeNotFound, "nobody said which agent program to run, and the default is not there: %v; add agent: to the persona, or pass --agent", err)
 	case errors.Is(err, sdk.ErrNotFound):
-		return wire.Refuse(wire.CodeNotFound, "%v (the connector comes from the %s)", err, p.AgentBy)
+		return wire.Refuse(wire.CodeNotFound, "%v (the connector comes from the %s)", err, by)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return wire.Refuse(wire.CodeUnavailable, "connector %s is not ready yet: %v", p.Agent, err)
+		return wire.Refuse(wire.CodeUnavailable, "connector %s is not ready yet: %v", agent, err)
 	default:
-		return wire.Refuse(wire.CodeUnavailable, "connector %s: %v", p.Agent, err)
+		return wire.Refuse(wire.CodeUnavailable, "connector %s: %v", agent, err)
 	}
 }
 
@@ -195,6 +309,6 @@ func (a *actor) seatEnv(p *plan) []string {
 		Space: a.set.cfg.Space, Name: row.Alias, Role: row.Role, ID: row.Principal, LifecycleUID: row.UID,
 		InstanceID: a.set.cfg.InstanceID, AgentFile: row.Persona, Model: row.Model, Variant: row.Variant,
 		Subscribe: p.profile.Subscribe, AllowSubscribe: p.profile.AllowSubscribe, AllowPublish: p.profile.AllowPublish,
-		Capabilities: p.profile.Capabilities,
+		Capabilities: p.profile.Capabilities, Events: p.profile.EventsOn, WorkspaceRoot: a.set.cfg.Root,
 	}))
 }

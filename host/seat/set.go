@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/cotal-ai/cotal-host/host/authz"
 	"github.com/cotal-ai/cotal-host/host/config"
 	"github.com/cotal-ai/cotal-host/host/goal"
 	"github.com/cotal-ai/cotal-host/host/journal"
@@ -48,6 +49,7 @@ type Config struct {
 	EnvAllow   []string // extra variables the operator lets agents see, by name
 	Agent      string   // default connector; default "claude"
 	Roster     Roster   // who is on the mesh; nil: nobody knows
+	Policy     authz.Policy
 
 	Health   time.Duration // between two looks at what running seats depend on; default 5 s
 	ViewWait time.Duration // how long a spawn waits for the first view of the mesh; default 3 s

@@ -47,11 +47,16 @@ func launchDir(seatDir string) string { return filepath.Join(seatDir, "launch") 
 // the id was used for another request), resource-exhausted (the ceiling), unavailable (the host stops, or
 // a plugin is not ready).
 func (s *Set) Spawn(ctx context.Context, caller wire.Caller, id, fingerprint string, args wire.SpawnArgs) (wire.Acceptance, error) {
-	key := goal.KeyOf(caller, id)
+	return s.start(ctx, id, fingerprint, order{caller: caller, args: args})
+}
+
+// start is Spawn for any order.
+func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (wire.Acceptance, error) {
+	key := goal.KeyOf(o.caller, id)
 	if acc, ok, err := s.accepted(ctx, key, fingerprint); ok || err != nil {
 		return acc, err
 	}
-	p, err := s.plan(ctx, args)
+	p, err := s.plan(ctx, o)
 	if err != nil {
 		return wire.Acceptance{}, err
 	}

@@ -1,0 +1,157 @@
+package launch
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cotal-ai/cotal-host/host/persona"
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// The checks of this file stand in the order in which a spawn is accepted. Each is a pure function over what was
+// read before, has no effect, and refuses with the field, the cause and the way out.
+
+// maxReadinessMs is a day: longer is a mistake, and a duration must not overflow.
+const maxReadinessMs = 24 * 60 * 60 * 1000
+
+// CheckTimings refuses a connector whose times are none.
+func CheckTimings(info sdk.Info) error {
+	f := info.Connector
+	if f.ReadinessTimeoutMs < 0 || f.ReadinessTimeoutMs > maxReadinessMs {
+		return precondition("connector %s states a readiness window of %d ms; it must be 1..%d", info.Name, f.ReadinessTimeoutMs, maxReadinessMs)
+	}
+	if f.StopGraceMs < 0 || f.StopGraceMs > maxReadinessMs {
+		return precondition("connector %s states a stop grace of %d ms; it must be 1..%d", info.Name, f.StopGraceMs, maxReadinessMs)
+	}
+	return nil
+}
+
+// CheckResume refuses a session to fork from where the connector cannot: taken for a fresh start it would be
+// another conversation than the one that was asked for.
+func CheckResume(args wire.SpawnArgs, info sdk.Info) error {
+	if r := checkArgs(args); r != nil {
+		return r
+	}
+	if args.Resume != nil && !info.Connector.SupportsResume {
+		return unsupported(info, "resume", "start fresh instead")
+	}
+	return nil
+}
+
+// CheckServed refuses by name what this host cannot do at all, so that it is never passed over.
+func CheckServed(args wire.SpawnArgs) error {
+	switch {
+	case args.ResumeClaim != nil:
+		return unserved("resumeClaim: this host receives no transcripts of other hosts; resume a session of this machine, or start fresh")
+	case args.ResumeAgent != nil:
+		return unserved("resumeAgent goes with resumeClaim, and this host receives no transcripts of other hosts; leave it out")
+	case len(args.ShareTools) > 0:
+		return precondition("shareTools: %q is not declared: the operator of this host shares no MCP servers with seats; leave shareTools out", args.ShareTools[0])
+	}
+	return nil
+}
+
+// CheckSupervise refuses supervision that would not be kept: it takes a runtime that watches its seats' ends as
+// their parent does.
+func CheckSupervise(args wire.SpawnArgs, runtime string) error {
+	switch {
+	case args.Supervise == nil:
+		return nil
+	case runtime != "pty":
+		return precondition("supervise: seats of runtime %s are not started again; use runtime pty, or leave supervise out", runtime)
+	}
+	return unserved("supervise: this host does not start seats again on demand; leave it out")
+}
+
+// RoleManager is the role that launches others.
+const RoleManager = "manager"
+
+// CheckRole refuses the role manager to who has no right to spawn. The role is the effective one, wherever it
+// came from.
+func (out Profile) CheckRole() error {
+	if out.Role != RoleManager || slices.Contains(out.Capabilities, "spawn") {
+		return nil
+	}
+	way := "give the role in a persona that says capabilities: [spawn]"
+	if out.PersonaPath != "" {
+		way = "add capabilities: [spawn] to " + out.PersonaPath
+	}
+	return precondition("role %s needs the capability spawn, which only an operator gives; %s, or choose another role", RoleManager, way)
+}
+
+// CheckFeatures refuses what the connector would have to honour and cannot.
+func (out Profile) CheckFeatures(info sdk.Info) error {
+	f := info.Connector
+	for _, c := range []struct {
+		given, supported bool
+		field, way       string
+	}{
+		{out.Model != "", f.SupportsModel, "model", "leave it out" + by(out.ModelBy, out.PersonaPath)},
+		{out.Variant != "", f.SupportsModelVariant, "variant", "leave it out" + by(out.VariantBy, out.PersonaPath)},
+		{out.Prompt != "", f.SupportsPrompt, "prompt", "send it with cotal input once the seat runs"},
+		{out.Continuity == wire.ContinuityExact, f.SupportsSessionContinuation, "continuity exact", "launch it with continuity none"},
+	} {
+		if c.given && !c.supported {
+			return unsupported(info, c.field, c.way)
+		}
+	}
+	return nil
+}
+
+// CheckChannels refuses channels to read at boot that may not be read, and the event channel of anybody: it
+// shows what its agent does, tool by tool. The seat's own is added by the host, once there is a principal to
+// name it by; a wildcard is an ordinary grant.
+func (out Profile) CheckChannels() error {
+	acl := ReadACL(out.Subscribe, out.AllowSubscribe)
+	for _, c := range out.Subscribe {
+		if !slices.ContainsFunc(acl, func(p string) bool { return persona.Covers(p, c) }) {
+			return precondition("subscribe: %q is not within allowSubscribe", c)
+		}
+	}
+	for _, l := range []struct {
+		field string
+		list  []string
+	}{{"subscribe", out.Subscribe}, {"allowSubscribe", out.AllowSubscribe}, {"allowPublish", out.AllowPublish}} {
+		for _, c := range l.list {
+			if owner, actor, ok := eventChannel(c); ok {
+				return precondition("%s: %q is the event channel of %s.%s; an agent holds no event channel but its own, which it gets by itself", l.field, c, owner, actor)
+			}
+		}
+	}
+	return nil
+}
+
+// eventChannel takes the name of a concrete event channel apart: events.<owner>.<actor>.
+func eventChannel(c string) (owner, actor string, ok bool) {
+	rest, ok := strings.CutPrefix(c, "events.")
+	if !ok {
+		return "", "", false
+	}
+	p, err := wire.PrincipalOf(rest)
+	return p.Owner, p.Actor, err == nil
+}
+
+// ReadACL is what a seat may read: the list that says so, else what it reads at boot.
+func ReadACL(subscribe, allowSubscribe []string) []string {
+	if len(allowSubscribe) > 0 {
+		return allowSubscribe
+	}
+	return subscribe
+}
+
+func unsupported(info sdk.Info, field, way string) *Refusal {
+	return precondition("connector %s does not support %s; %s", info.Name, field, way)
+}
+
+func unserved(format string, args ...any) *Refusal {
+	return &Refusal{Code: wire.CodeUnimplemented, Message: fmt.Sprintf(format, args...)}
+}
+
+func by(o Origin, path string) string {
+	if o == FromPersona && path != "" {
+		return " of " + path
+	}
+	return ""
+}
