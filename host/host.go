@@ -70,6 +70,7 @@ type Host struct {
 	catalog *catalog.Catalog
 	goals   *goal.Store
 	seats   *seat.Set
+	mesh    inhabitant // as a participant of its space
 
 	stop stopper
 }
@@ -206,6 +207,9 @@ func (h *Host) boot(ctx context.Context) error {
 		}
 	}
 	server, token, err := h.startBroker(ctx)
+	if err == nil {
+		err = h.openMessaging(ctx)
+	}
 	rerr := <-runtime
 	if err != nil {
 		return err
@@ -214,7 +218,7 @@ func (h *Host) boot(ctx context.Context) error {
 	h.seats = seat.New(seat.Config{
 		InstanceID: h.inst.ID, Space: h.cfg.Space, Epoch: h.inst.Epoch, Root: h.cfg.Root, SeatRoot: h.cfg.SeatRoot,
 		EndedDir: filepath.Join(h.inst.Dir, "ended"), Runtime: h.runtimeName(), Servers: server, MaxSeats: h.cfg.MaxSeats, Cooling: cmp.Or(*h.cfg.Cooling, -1), Journal: h.journal, Goals: h.goals,
-		Plugins: live, Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Agent: settings.DefaultAgent,
+		Plugins: live, Roster: meshView{h.mesh.roster}, Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Agent: settings.DefaultAgent,
 	})
 	if rerr != nil {
 		// Seats that live need an owner more than new ones need a runtime: serve what can be served.
@@ -326,6 +330,7 @@ func (h *Host) serve(ctx context.Context, url, tokenFile string, runtimeErr erro
 		return err
 	}
 	h.printReady(url, runtimeErr)
+	h.appear()
 	h.catalog.StartConnectors() // behind ready: a spawn waits for its connector, nobody else does
 	go h.pruneLoop()
 	return nil
@@ -389,6 +394,7 @@ func (h *Host) closeAll() {
 	if h.seats != nil {
 		h.seats.Close()
 	}
+	h.disappear()
 	if h.catalog != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), pluginStop)
 		if err := h.catalog.Stop(ctx); err != nil {

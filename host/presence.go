@@ -1,0 +1,144 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/host/seat"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// presenceStart bounds the set-up of the messaging plane at boot; leaveTimeout the goodbye.
+const (
+	presenceStart = 10 * time.Second
+	leaveTimeout  = time.Second
+)
+
+// inhabitant is the host as a participant of its space: it sees who is there, and is seen.
+type inhabitant struct {
+	roster *mesh.Roster
+	self   *mesh.Client
+
+	cancel context.CancelFunc
+	done   chan struct{}
+	mu     sync.Mutex
+	card   *mesh.Presence // nil until the host has appeared
+}
+
+// openMessaging makes the messaging plane of the space and begins to watch who is present.
+func (h *Host) openMessaging(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, presenceStart)
+	defer cancel()
+	var kerr error
+	known := func(name string) bool {
+		known, err := h.journal.Known(name)
+		if err != nil {
+			kerr = err
+		}
+		return known || err != nil // what cannot be read is not absent
+	}
+	made := func(name string) error { return h.journal.SetKnown(ctx, name) }
+	if err := h.bus.SetUpMessaging(ctx, h.cfg.Space, known, made); err != nil {
+		if kerr != nil {
+			return fmt.Errorf("%w (%w)", err, kerr)
+		}
+		return err
+	}
+	var err error
+	if h.mesh.self, err = h.bus.Mesh(h.cfg.Space, managerCaller(h.inst.ID), "manager"); err != nil {
+		return err
+	}
+	h.mesh.roster, err = h.bus.WatchPresence(ctx, h.cfg.Space)
+	return err
+}
+
+// managerCaller is who the host is outside user mode. It is the same over restarts: the epoch says which
+// incarnation serves, and the instance id is the life.
+func managerCaller(instanceID string) wire.Caller {
+	return wire.Caller{Owner: wire.OwnerLocal, Actor: "manager_" + instanceID, UID: instanceID}
+}
+
+// appear publishes the host's own card, as soon as the broker takes it, and keeps it up.
+func (h *Host) appear() {
+	ctx, cancel := context.WithCancel(context.Background())
+	h.mesh.cancel, h.mesh.done = cancel, make(chan struct{})
+	go func() {
+		defer close(h.mesh.done)
+		for {
+			p, err := h.mesh.self.Join(ctx, mesh.JoinConfig{Card: h.card()})
+			if err == nil {
+				h.mesh.mu.Lock()
+				h.mesh.card = p
+				h.mesh.mu.Unlock()
+				return
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			h.log.Warn("cannot appear on the mesh yet", "err", err)
+			t := time.NewTimer(wire.PresenceHeartbeat)
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				t.Stop()
+				return
+			}
+		}
+	}()
+}
+
+func (h *Host) card() wire.AgentCard {
+	meta := map[string]json.RawMessage{}
+	set := func(key, value string) {
+		if raw, err := json.Marshal(value); err == nil && value != "" {
+			meta[key] = raw
+		}
+	}
+	name, _ := os.Hostname()
+	set("host", name)
+	set("cwd", h.cfg.Root)
+	return wire.AgentCard{
+		Name: "manager", Kind: wire.CardEndpoint, Role: wire.EndpointManager,
+		Description: "manager host " + h.inst.ID, Meta: meta,
+	}
+}
+
+// disappear says goodbye and stops looking.
+func (h *Host) disappear() {
+	m := &h.mesh
+	if m.cancel != nil {
+		m.cancel()
+		<-m.done
+		m.mu.Lock()
+		p := m.card
+		m.mu.Unlock()
+		if p != nil {
+			ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+			if err := p.Leave(ctx); err != nil {
+				h.log.Debug("goodbye to the mesh", "err", err) // the card ends by itself
+			}
+			cancel()
+		}
+		m.cancel = nil
+	}
+	if m.roster != nil {
+		m.roster.Close()
+	}
+	if m.self != nil {
+		m.self.Close()
+	}
+}
+
+// meshView is the roster as the seats ask for it.
+type meshView struct{ *mesh.Roster }
+
+// View returns what is known now.
+func (m meshView) View() seat.View {
+	v := m.Roster.View()
+	return seat.View{Rows: v.Rows, State: v.State, At: v.At}
+}
