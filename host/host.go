@@ -17,6 +17,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/cotal-ai/cotal-host/host/attach"
 	"github.com/cotal-ai/cotal-host/host/broker"
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/host/config"
@@ -45,14 +46,15 @@ type Config struct {
 	Runtime     string // runtime for new seats; default "pty"
 	Open        bool   // open mode: no per-principal rights
 	MaxSeats    int    // 0: config.toml, else config.DefaultMaxSeats
+	MaxSessions int    // attach sessions over the mesh; 0: attach.DefaultMaxSessions
 	// Cooling is how long the place of a seat that ended by itself stays taken, from its start. nil: config.toml,
 	// else config.DefaultCooling; 0: none.
-	Cooling *time.Duration
-	SyncAlways  bool   // the embedded broker syncs every write
-	Version     string
-	Stdout      io.Writer // "ready" and what to type next
-	Stderr      io.Writer // what happened to each seat
-	LogLevel    hclog.Level
+	Cooling    *time.Duration
+	SyncAlways bool // the embedded broker syncs every write
+	Version    string
+	Stdout     io.Writer // "ready" and what to type next
+	Stderr     io.Writer // what happened to each seat
+	LogLevel   hclog.Level
 }
 
 // Host is one running manager host. Use it once.
@@ -71,6 +73,9 @@ type Host struct {
 	goals   *goal.Store
 	seats   *seat.Set
 	mesh    inhabitant // as a participant of its space
+
+	busConfig bus.Config // how the mesh is reached
+	sessions  *attach.Sessions
 
 	stop stopper
 }
@@ -284,6 +289,7 @@ func (h *Host) startBroker(ctx context.Context) (url, tokenFile string, err erro
 		url, tokenFile = h.broker.URL(), path
 		cfg.URL, cfg.Token, cfg.TokenFile, cfg.InProcess = url, token, "", h.broker.InProcess()
 	}
+	h.busConfig = cfg
 	if h.bus, err = bus.Connect(ctx, cfg); err != nil {
 		return "", "", err
 	}
@@ -307,7 +313,8 @@ func (h *Host) publish(c wire.Caller, goalID string, p wire.GoalProgress) {
 
 // serve answers from here on, and says so.
 func (h *Host) serve(ctx context.Context, url, tokenFile string, runtimeErr error) error {
-	commands, err := control.Commands(control.Deps{Host: h, Seats: h.seats, Goals: h.goals})
+	h.openSessions(h.busConfig)
+	commands, err := control.Commands(control.Deps{Host: h, Seats: h.seats, Goals: h.goals, Attach: h.sessions})
 	if err != nil {
 		return err
 	}
@@ -330,6 +337,7 @@ func (h *Host) serve(ctx context.Context, url, tokenFile string, runtimeErr erro
 		return err
 	}
 	h.printReady(url, runtimeErr)
+	go h.recoverSessions(ctx)
 	h.appear()
 	h.catalog.StartConnectors() // behind ready: a spawn waits for its connector, nobody else does
 	go h.pruneLoop()
@@ -388,6 +396,9 @@ func (h *Host) Status() wire.StatusReply {
 // closeAll releases what boot opened, in reverse. Seats are not touched.
 func (h *Host) closeAll() {
 	h.stop.once.Do(func() { close(h.stop.done) })
+	if h.sessions != nil {
+		h.sessions.Close()
+	}
 	if h.service != nil {
 		h.service.Close()
 	}

@@ -42,6 +42,7 @@ type Deps struct {
 	Host   Host
 	Seats  Seats
 	Goals  Goals
+	Attach Attacher // nil: attach is unimplemented
 	Fence  *Fence
 	Policy Policy
 }

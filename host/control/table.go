@@ -14,7 +14,7 @@ import (
 
 // Revision of the contract document. Raise it with every change of a command's arguments, reply, modes or
 // class, and with every command that comes or goes: a reader that knows a revision knows all of them.
-const Revision = 23
+const Revision = 24
 
 // entry is one command of the manager endpoint. From it come the subscriptions, admission, the contract
 // document with its schemas, and docs/commands.md.
@@ -71,7 +71,7 @@ var named = wire.Shape{Limits: map[string]wire.Limit{"name": {Min: 1}}}
 
 // table is every command this host serves, by name. The handlers are bound to d; nothing else depends on it.
 func table(d Deps) []entry {
-	all := slices.Concat(hostRows(d), seatRows(d))
+	all := slices.Concat(hostRows(d), seatRows(d), attachRows(d))
 	slices.SortFunc(all, func(a, b entry) int {
 		if a.Name < b.Name {
 			return -1
