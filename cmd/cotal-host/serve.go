@@ -35,6 +35,8 @@ A second signal only makes it faster.`,
 	f.StringVar(&cfg.Root, "root", "", "workspace to serve (default: this directory)")
 	f.StringVar(&cfg.Runtime, "runtime", "pty", "runtime for new seats; those of every other runtime are kept all the same")
 	f.IntVar(&cfg.MaxSeats, "max-seats", 0, "how many seats may live at once (default: config.toml, else built in)")
+	f.IntVar(&cfg.MaxSessions, "max-sessions", 0, "how many attach sessions over the mesh may be open at once (default 64)")
+	cooling := f.Duration("cooling", 0, "how long the place of a seat that ended by itself stays taken, from its start; 0s: not at all (default: config.toml, else 10s)")
 	f.BoolVar(&cfg.SyncAlways, "sync-always", false, "the embedded broker syncs every write to disk: survives power loss, slower")
 	_ = cmd.RegisterFlagCompletionFunc("runtime", cobra.FixedCompletions([]cobra.Completion{"pty", "tmux"}, cobra.ShellCompDirectiveNoFileComp)) // fails for a flag that does not exist
 	level := f.String("log-level", "info", "what goes into the log: trace, debug, info, warn, error")
@@ -49,8 +51,15 @@ A second signal only makes it faster.`,
 			return cli.Fail(cli.Usage, "authenticated mode is not built yet: pass --open")
 		case cfg.MaxSeats < 0 || cfg.MaxSeats > config.MaxMaxSeats:
 			return cli.Fail(cli.Usage, "--max-seats %d: use 1 to %d, or 0 for the default", cfg.MaxSeats, config.MaxMaxSeats)
+		case cfg.MaxSessions < 0:
+			return cli.Fail(cli.Usage, "--max-sessions %d: use 1 or more, or 0 for the default", cfg.MaxSessions)
+		case *cooling < 0 || *cooling > config.MaxCooling:
+			return cli.Fail(cli.Usage, "--cooling %s: use 0s to 1h", *cooling)
 		case cfg.TokenFile != "" && cfg.Server == "":
 			return cli.Fail(cli.Usage, "--token-file is for --server; the embedded broker makes its own token")
+		}
+		if cmd.Flags().Changed("cooling") {
+			cfg.Cooling = cooling
 		}
 		if cfg.LogLevel = hclog.LevelFromString(*level); cfg.LogLevel == hclog.NoLevel {
 			return cli.Fail(cli.Usage, "--log-level %s: use trace, debug, info, warn or error", *level)

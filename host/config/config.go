@@ -10,14 +10,23 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/BurntSushi/toml"
+
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
 )
 
 // DefaultMaxSeats bounds how many seats one host runs when nothing is configured: each is a whole
 // agent program.
-const DefaultMaxSeats = 64
+const DefaultMaxSeats = 50
+
+// DefaultCooling is how long the place of a seat stays taken from its start, when the seat ends by itself
+// before: it bounds the rate at which seats can be recycled.
+const DefaultCooling = 10 * time.Second
+
+// MaxCooling is the longest cooling that is accepted.
+const MaxCooling = time.Hour
 
 // MaxMaxSeats is the largest ceiling that is accepted.
 const MaxMaxSeats = 4096
@@ -27,16 +36,18 @@ const maxSize = 256 << 10
 
 // Config is the content of config.toml, defaults applied.
 type Config struct {
-	Path         string   // of the file, whether it exists or not
-	MaxSeats     int      // 1..4096
-	DefaultAgent string   // connector of a spawn for which nobody names one; empty: the built-in
-	SpawnEnv     []string // [spawn] env: names of host variables every agent gets
+	Path         string        // of the file, whether it exists or not
+	MaxSeats     int           // 1..4096
+	Cooling      time.Duration // 0..1h; 0: places of short-lived seats are free at once
+	DefaultAgent string        // connector of a spawn for which nobody names one; empty: the built-in
+	SpawnEnv     []string      // [spawn] env: names of host variables every agent gets
 }
 
 // file is the shape on disk.
 type file struct {
-	MaxSeats     *int   `toml:"maxSeats"`
-	DefaultAgent string `toml:"defaultAgent"`
+	MaxSeats     *int    `toml:"maxSeats"`
+	Cooling      *string `toml:"cooling"`
+	DefaultAgent string  `toml:"defaultAgent"`
 	Spawn        struct {
 		Env []string `toml:"env"`
 	} `toml:"spawn"`
@@ -51,7 +62,7 @@ func Load(root string) (Config, error) {
 	path := Path(root)
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Config{Path: path, MaxSeats: DefaultMaxSeats}, nil
+		return Config{Path: path, MaxSeats: DefaultMaxSeats, Cooling: DefaultCooling}, nil
 	}
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
@@ -85,13 +96,18 @@ func Parse(path string, raw []byte) (Config, error) {
 		return Config{}, fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "toml: "))
 	}
 	if unknown := md.Undecoded(); len(unknown) > 0 {
-		return Config{}, fmt.Errorf("%s: line %d: %s is not a known key; there are maxSeats, defaultAgent and [spawn] env",
+		return Config{}, fmt.Errorf("%s: line %d: %s is not a known key; there are maxSeats, cooling, defaultAgent and [spawn] env",
 			path, lineOf(string(raw), unknown[0]), unknown[0])
 	}
-	out := Config{Path: path, MaxSeats: DefaultMaxSeats, DefaultAgent: in.DefaultAgent, SpawnEnv: in.Spawn.Env}
+	out := Config{Path: path, MaxSeats: DefaultMaxSeats, Cooling: DefaultCooling, DefaultAgent: in.DefaultAgent, SpawnEnv: in.Spawn.Env}
 	if in.MaxSeats != nil {
 		if out.MaxSeats = *in.MaxSeats; out.MaxSeats < 1 || out.MaxSeats > MaxMaxSeats {
 			return Config{}, fmt.Errorf("%s: maxSeats: %d is not within 1..%d", path, out.MaxSeats, MaxMaxSeats)
+		}
+	}
+	if in.Cooling != nil {
+		if out.Cooling, err = ParseCooling(*in.Cooling); err != nil {
+			return Config{}, fmt.Errorf("%s: line %d: cooling: %w", path, lineOf(string(raw), toml.Key{"cooling"}), err)
 		}
 	}
 	if a := out.DefaultAgent; md.IsDefined("defaultAgent") && !connectorName(a) {
@@ -103,6 +119,18 @@ func Parse(path string, raw []byte) (Config, error) {
 		}
 	}
 	return out, nil
+}
+
+// ParseCooling reads a cooling such as 10s or 1m30s; "0s" is none.
+func ParseCooling(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a duration such as 10s or 1m30s", text)
+	}
+	if d < 0 || d > MaxCooling {
+		return 0, fmt.Errorf("%s is not within 0s..%s", text, "1h")
+	}
+	return d, nil
 }
 
 // lineOf finds the line where a key is set; the TOML reader does not keep it.

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestParse(t *testing.T) {
@@ -14,10 +15,10 @@ func TestParse(t *testing.T) {
 		want Config
 		err  string
 	}{
-		"an empty file gives the defaults": {"", Config{MaxSeats: DefaultMaxSeats}, ""},
+		"an empty file gives the defaults": {"", Config{MaxSeats: DefaultMaxSeats, Cooling: DefaultCooling}, ""},
 		"every key": {
-			"maxSeats = 3\ndefaultAgent = \"opencode\"\n[spawn]\nenv = [\"HTTPS_PROXY\", \"_x1\"]\n",
-			Config{MaxSeats: 3, DefaultAgent: "opencode", SpawnEnv: []string{"HTTPS_PROXY", "_x1"}},
+			"maxSeats = 3\ncooling = \"1m30s\"\ndefaultAgent = \"opencode\"\n[spawn]\nenv = [\"HTTPS_PROXY\", \"_x1\"]\n",
+			Config{MaxSeats: 3, Cooling: 90 * time.Second, DefaultAgent: "opencode", SpawnEnv: []string{"HTTPS_PROXY", "_x1"}},
 			"",
 		},
 		"an unknown key":                 {"\nmaxSeat = 3\n", Config{}, "line 2: maxSeat is not a known key"},
@@ -29,6 +30,11 @@ func TestParse(t *testing.T) {
 		"broken TOML":                    {"maxSeats = \n", Config{}, "line 1"},
 		"no seats":                       {"maxSeats = 0\n", Config{}, "maxSeats: 0 is not within 1..4096"},
 		"too many seats":                 {"maxSeats = 5000\n", Config{}, "maxSeats"},
+		"no cooling":                     {"cooling = \"0s\"\n", Config{MaxSeats: DefaultMaxSeats}, ""},
+		"a cooling without a unit":       {"\ncooling = \"10\"\n", Config{}, `line 2: cooling: "10" is not a duration`},
+		"a cooling that is a number":     {"cooling = 10\n", Config{}, "line 1"},
+		"a cooling below nothing":        {"cooling = \"-1s\"\n", Config{}, "not within"},
+		"a cooling without end":          {"cooling = \"2h\"\n", Config{}, "not within 0s..1h"},
 		"an empty agent":                 {"defaultAgent = \"\"\n", Config{}, "defaultAgent"},
 		"an agent that is a path":        {"defaultAgent = \"../x\"\n", Config{}, "defaultAgent"},
 		"a variable with a value":        {"[spawn]\nenv = [\"A=1\"]\n", Config{}, `"A=1" is not the name of a variable`},
@@ -54,7 +60,7 @@ func TestParse(t *testing.T) {
 
 func TestLoad(t *testing.T) {
 	root := t.TempDir()
-	if c, err := Load(root); err != nil || c.MaxSeats != DefaultMaxSeats || c.Path != Path(root) {
+	if c, err := Load(root); err != nil || c.MaxSeats != DefaultMaxSeats || c.Cooling != DefaultCooling || c.Path != Path(root) {
 		t.Errorf("no file: %+v, %v", c, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(Path(root)), 0o700); err != nil {
@@ -88,7 +94,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("spawn = {env = []}")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := Parse("c.toml", []byte(text))
-		if err == nil && (c.MaxSeats < 1 || c.MaxSeats > MaxMaxSeats) {
+		if err == nil && (c.MaxSeats < 1 || c.MaxSeats > MaxMaxSeats || c.Cooling < 0 || c.Cooling > MaxCooling) {
 			t.Fatalf("%+v", c)
 		}
 	})

@@ -20,11 +20,25 @@ import (
 
 // Causes of an end, as shown in rows and logs.
 const (
-	causeRequested   = "stopped-requested"
-	causeShutdown    = "stopped-shutdown"
-	causeProcessExit = "process-exit"
-	causeStartFailed = "start-failed"
+	causeRequested      = "stopped-requested"         // by an operator, or by whoever may
+	causeSelf           = "stopped-self"              // by the agent itself
+	causeParent         = "stopped-parent"            // by the agent that had spawned it
+	causeReap           = "stopped-reap"              // with the agent that had spawned it
+	causeShutdown       = "stopped-shutdown"          // with the host
+	causeProcessExit    = "process-exit"              // by itself
+	causeCrashLoop      = "supervise-crash-loop"      // by itself, once too often
+	causeRecoveryFailed = "supervise-recovery-failed" // by itself, and it could not be started again
+	causeStartFailed    = "start-failed"
 )
+
+// deliberate reports whether somebody asked for an end with this cause. Such an end is never taken for a crash.
+func deliberate(cause string) bool {
+	switch cause {
+	case causeRequested, causeSelf, causeParent, causeReap, causeShutdown:
+		return true
+	}
+	return false
+}
 
 // Crash points of the end of a seat.
 var (
@@ -392,7 +406,7 @@ func (a *actor) onExit(st sdk.SeatStatus) {
 	if exit.At.IsZero() {
 		exit.At = time.Now()
 	}
-	if cause := a.snapshot().Row.Cause; exit.Evidence != sdk.EvidenceReaped && (cause == causeRequested || cause == causeShutdown) {
+	if exit.Evidence != sdk.EvidenceReaped && deliberate(a.snapshot().Row.Cause) {
 		exit.Asked = true // whoever saw the end did not see who asked for it; this host did ask
 	}
 	err := a.transition(EvExited, func(r *journal.SeatRow) {

@@ -7,17 +7,14 @@ import (
 	"time"
 )
 
-// MinLifetime is how long a seat counts against the ceiling from its start, even when it ends sooner
-// by itself: it bounds the rate at which seats can be recycled.
-const MinLifetime = 10 * time.Second
-
 // capacity counts seats against the ceiling: live ones, launches in flight, and cooling slots. Each
 // seat is counted exactly once. Not safe for concurrent use; the Set guards it.
 type capacity struct {
 	max     int
-	pending int         // reserved, not yet live
-	live    int         // committed
-	cooling []time.Time // expiry of each slot freed too young
+	cool    time.Duration // how long a place stays taken from a seat's start, when the seat ended before
+	pending int           // reserved, not yet live
+	live    int           // committed
+	cooling []time.Time   // expiry of each slot freed too young
 }
 
 // errFull says that the ceiling is reached, by what: the counts are those of the rows that ps shows, by
@@ -40,7 +37,7 @@ func (e errFull) Error() string {
 	if e.cooling > 0 {
 		text += fmt.Sprintf(", %d cooling after a short life (the first place is free in %s)", e.cooling, e.next.Round(100*time.Millisecond))
 	}
-	return text + "; stop a seat, or raise --max-seats"
+	return text + "; stop a seat, or raise --max-seats (maxSeats in config.toml)"
 }
 
 // reserve takes a place for a launch. holders counts the seats by status, for the refusal.
@@ -66,12 +63,23 @@ func (c *capacity) promote() { c.pending--; c.live++ }
 // release frees a reservation that never became a live seat. It leaves no cooling slot.
 func (c *capacity) release() { c.pending-- }
 
-// free frees a live seat. A seat that ended by itself before MinLifetime leaves a cooling slot.
-func (c *capacity) free(started, now time.Time, asked bool) {
+// free frees a live seat. One whose cause cools leaves a slot that is taken until the seat would have lived
+// long enough.
+func (c *capacity) free(started, now time.Time, cause string) {
 	c.live--
-	if until := started.Add(MinLifetime); !asked && until.After(now) {
+	if until := started.Add(c.cool); cools(cause) && until.After(now) {
 		c.cooling = append(c.cooling, until)
 	}
+}
+
+// cools says which ends count against recycling: those that an agent can bring about by itself, over and over.
+// A stop by an operator, or with the host, does not; nor does a launch that failed, whose place was never live.
+func cools(cause string) bool {
+	switch cause {
+	case causeRequested, causeShutdown, causeReap, causeStartFailed:
+		return false
+	}
+	return true
 }
 
 func (c *capacity) prune(now time.Time) {

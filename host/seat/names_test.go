@@ -156,7 +156,7 @@ func TestRetiredLivesAreBounded(t *testing.T) {
 // proves: CAP-1, CAP-2, CAP-3, CAP-4
 func TestCapacityCountsEachSeatOnce(t *testing.T) {
 	now := time.Unix(1000, 0)
-	c := capacity{max: 2}
+	c := capacity{max: 2, cool: 10 * time.Second}
 	none := func() map[string]int { return map[string]int{"running": 1, "stopping": 1} }
 	must := func(err error) {
 		t.Helper()
@@ -177,17 +177,46 @@ func TestCapacityCountsEachSeatOnce(t *testing.T) {
 	if len(c.cooling) != 0 {
 		t.Fatal("a failure before the seat was live left a cooling slot")
 	}
-	c.free(now, now.Add(time.Second), false)
+	c.free(now, now.Add(time.Second), causeProcessExit)
 	must(c.reserve(now.Add(time.Second), none))
 	if err := c.reserve(now.Add(time.Second), none); err == nil || !strings.Contains(err.Error(), "1 cooling after a short life (the first place is free in 9s)") {
 		t.Fatalf("a seat that ended young by itself must count until it cooled, and say when that is: %v", err)
 	}
-	must(c.reserve(now.Add(MinLifetime), none))
+	must(c.reserve(now.Add(10*time.Second), none))
 	c.release()
 	c.release()
-	c.adopt()
-	c.free(now, now.Add(time.Second), true)
-	if len(c.cooling) != 0 {
-		t.Fatal("a seat stopped by its operator must not cool")
+}
+
+// Which ends leave a place to cool.
+//
+// proves: CAP-2
+func TestWhatCools(t *testing.T) {
+	start := time.Unix(1000, 0)
+	young, old := start.Add(9*time.Second), start.Add(10*time.Second)
+	cases := []struct {
+		name  string
+		cool  time.Duration
+		cause string
+		now   time.Time
+		want  int
+	}{
+		{"an end by itself, young", 10 * time.Second, causeProcessExit, young, 1},
+		{"an end by itself, old", 10 * time.Second, causeProcessExit, old, 0},
+		{"a crash once too often", 10 * time.Second, causeCrashLoop, young, 1},
+		{"a stop by the agent itself", 10 * time.Second, causeSelf, young, 1},
+		{"a stop of a child by its parent", 10 * time.Second, causeParent, young, 1},
+		{"a stop by an operator", 10 * time.Second, causeRequested, young, 0},
+		{"a stop with the host", 10 * time.Second, causeShutdown, young, 0},
+		{"an end together with its parent", 10 * time.Second, causeReap, young, 0},
+		{"where nothing cools", 0, causeProcessExit, young, 0},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			k := capacity{max: 2, cool: c.cool, live: 1}
+			k.free(start, c.now, c.cause)
+			if len(k.cooling) != c.want || k.live != 0 {
+				t.Errorf("%+v", k)
+			}
+		})
 	}
 }

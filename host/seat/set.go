@@ -41,15 +41,18 @@ type Config struct {
 	Runtime    string // runtime for new seats; default "pty"
 	Servers    string // broker URL handed to connectors; holds no secret
 	MaxSeats   int    // default config.DefaultMaxSeats
-	Journal    *journal.Journal
-	Goals      *goal.Store
-	Plugins    Plugins
-	Log        hclog.Logger
-	Environ    []string // the host's environment; default os.Environ()
-	EnvAllow   []string // extra variables the operator lets agents see, by name
-	Agent      string   // default connector; default "claude"
-	Roster     Roster   // who is on the mesh; nil: nobody knows
-	Policy     authz.Policy
+	// Cooling is how long the place of a seat that ended by itself stays taken, from its start; default
+	// config.DefaultCooling, negative: none.
+	Cooling  time.Duration
+	Journal  *journal.Journal
+	Goals    *goal.Store
+	Plugins  Plugins
+	Log      hclog.Logger
+	Environ  []string // the host's environment; default os.Environ()
+	EnvAllow []string // extra variables the operator lets agents see, by name
+	Agent    string   // default connector; default "claude"
+	Roster   Roster   // who is on the mesh; nil: nobody knows
+	Policy   authz.Policy
 
 	Health   time.Duration // between two looks at what running seats depend on; default 5 s
 	ViewWait time.Duration // how long a spawn waits for the first view of the mesh; default 3 s
@@ -89,6 +92,9 @@ func New(cfg Config) *Set {
 	if cfg.MaxSeats == 0 {
 		cfg.MaxSeats = config.DefaultMaxSeats
 	}
+	if cfg.Cooling == 0 {
+		cfg.Cooling = config.DefaultCooling
+	}
 	if cfg.Environ == nil {
 		cfg.Environ = os.Environ()
 	}
@@ -105,7 +111,7 @@ func New(cfg Config) *Set {
 	return &Set{
 		cfg: cfg, life: life, quit: quit,
 		byID: map[string]*actor{}, byAlias: map[string]*actor{}, spawning: map[goal.Key]*actor{}, foreign: map[string]int{},
-		cap: capacity{max: cfg.MaxSeats},
+		cap: capacity{max: cfg.MaxSeats, cool: max(0, cfg.Cooling)},
 	}
 }
 
@@ -259,7 +265,7 @@ func (s *Set) freed(a *actor) {
 	}
 	delete(s.spawning, goal.Key(snap.Row.RequestID))
 	if a.counted {
-		s.cap.free(snap.Row.Started, time.Now(), snap.Row.Cause != causeProcessExit)
+		s.cap.free(snap.Row.Started, time.Now(), snap.Row.Cause)
 	} else {
 		s.cap.release()
 	}
