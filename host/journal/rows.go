@@ -31,6 +31,8 @@ const (
 	StateExited   RowState = "exited"
 	StateFailed   RowState = "failed" // never ran; Cause says why
 	StateUnknown  RowState = "unknown"
+	// StateRestarting: the process ended by itself and is followed by another one, of which nothing is recorded.
+	StateRestarting RowState = "restarting"
 )
 
 // Ended reports whether the seat will never run again.
@@ -38,7 +40,7 @@ func (s RowState) Ended() bool { return s == StateExited || s == StateFailed }
 
 func (s RowState) valid() bool {
 	switch s {
-	case StateIntent, StatePrepared, StateRunning, StateStopping, StateExited, StateFailed, StateUnknown:
+	case StateIntent, StatePrepared, StateRunning, StateStopping, StateExited, StateFailed, StateUnknown, StateRestarting:
 		return true
 	}
 	return false
@@ -74,7 +76,10 @@ type SeatRow struct {
 	Exit          *sdk.Exit       `json:"exit,omitempty"`
 	Cause         string          `json:"cause,omitempty"`
 	Reason        string          `json:"reason,omitempty"`
-	Reaped        bool            `json:"reaped,omitempty"` // its end is proved and nothing of it is left
+	Reaped        bool            `json:"reaped,omitempty"`  // its end is proved and nothing of it is left
+	ReadyBy       string          `json:"readyBy,omitempty"` // what its connector counts as ready; empty: process
+	Ready         time.Time       `json:"ready,omitzero"`    // when its spawn was decided while it ran; zero: it was not
+	Restart       *Restart        `json:"restart,omitempty"` // nil: it is not started again when it ends by itself
 	LaunchOptions map[string]any  `json:"launchOptions,omitempty"`
 	Step          string          `json:"step,omitempty"` // last saga step: "<name>" intended, "<name>+" done
 }
