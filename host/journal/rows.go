@@ -84,6 +84,21 @@ type SeatRow struct {
 	Step          string          `json:"step,omitempty"` // last saga step: "<name>" intended, "<name>+" done
 }
 
+// Restart is what is kept of a seat that is started again when its process ends by itself: how often that may
+// be, and what has to outlive the process. Each process is a row of its own under a custody id of its own;
+// a row takes this over from the one before it.
+type Restart struct {
+	Restarts int   `json:"restarts"`           // at most so many within WindowMs
+	WindowMs int64 `json:"windowMs"`           // milliseconds
+	Asked    bool  `json:"asked,omitempty"`    // the caller asked for it; else the connector continues sessions
+	Continue bool  `json:"continue,omitempty"` // the connector can reopen a session
+
+	Ends    []time.Time `json:"ends,omitempty"`    // of processes that were followed by another, within the window
+	Session string      `json:"session,omitempty"` // that the next process reopens
+	Exit    *sdk.Exit   `json:"exit,omitempty"`    // of the last process before this one; nil: this is the first
+	Floor   int64       `json:"floor,omitempty"`   // epoch ms: presence up to then is of an earlier process
+}
+
 // GoalRow is what this machine knows of one accepted action: that it is ours, its seat, its deadline. The
 // truth is on the mesh; Result is what was decided here, nil until then, and stays in this outbox until the
 // mesh has a terminal (Committed), which may be another one: then it stands here too.
