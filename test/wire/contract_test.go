@@ -3,8 +3,11 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
+	"testing"
 )
 
 // instanceOnly are commands of this host alone, which are about one host and on no other rail.
@@ -26,12 +29,10 @@ type described struct {
 		Protocol        struct{ V int }
 		Clusters        []struct {
 			Digest   string
-			Commands []commandDoc
+			Commands []string
 			Document json.RawMessage
 		}
 	}
-	// What a host says that publishes no contract.
-	Commands []commandDoc
 }
 
 // describe asks for the commands and remembers the incarnation that answers.
@@ -49,12 +50,15 @@ func (r *rig) describe() {
 	if err := json.Unmarshal(p.Data, &r.description); err != nil {
 		r.t.Fatalf("describe answers %s: %v", p.Data, err)
 	}
+	bare := r.request("ps", nil)
+	r.demands = !r.call(bare).OK
 	r.commands = map[string]commandDoc{}
-	for _, c := range r.description.Commands {
-		r.commands[c.Name] = c
-	}
 	for _, cluster := range r.description.Descriptor.Clusters {
-		for _, c := range cluster.Commands {
+		var doc struct{ Commands []commandDoc }
+		if err := json.Unmarshal(cluster.Document, &doc); err != nil {
+			r.t.Fatalf("cluster document %s: %v", cluster.Document, err)
+		}
+		for _, c := range doc.Commands {
 			r.commands[c.Name] = c
 		}
 	}
@@ -84,12 +88,194 @@ var contracts = []refusal{
 func digests(name string, v any) func(*rig, command, *request) bool {
 	return func(r *rig, c command, q *request) bool {
 		opMember(name, v)(r, c, q)
-		return c.name != "describe" && r.commands[c.name].InputDigest != ""
+		return c.name != "describe" && (v != nil || r.demands)
 	}
+}
+
+// published reports whether the contract store of the space is there.
+func (r *rig) published() bool {
+	var info struct{ Error any }
+	r.ask("STREAM.INFO.EPC_"+r.space, nil, &info)
+	return info.Error == nil
 }
 
 // serves reports whether the host declares a command. describe is reserved and stands in no document.
 func (r *rig) serves(name string) bool {
 	_, ok := r.commands[name]
 	return ok || name == "describe"
+}
+
+// artifact reads one document of the contract store and holds it against its digest.
+func (r *rig) artifact(sha string) []byte {
+	r.t.Helper()
+	hex, ok := strings.CutPrefix(sha, "sha256:")
+	if !ok {
+		r.t.Fatalf("%q is no digest", sha)
+	}
+	var got struct {
+		Error   *struct{ Description string }
+		Message struct{ Data []byte }
+	}
+	r.ask("STREAM.MSG.GET.EPC_"+r.space, map[string]any{"last_by_subj": r.subject("epc", hex)}, &got)
+	if got.Error != nil {
+		r.t.Fatalf("contract store: %s: %s", sha, got.Error.Description)
+	}
+	if sha256Of(got.Message.Data) != sha || !bytes.Equal(got.Message.Data, canonical(r.t, got.Message.Data)) {
+		r.t.Errorf("the artifact under %s is another, or not canonical: %s", sha, got.Message.Data)
+	}
+	return got.Message.Data
+}
+
+// closure reads the root document of a closure digest.
+func (r *rig) closure(sha string) []byte {
+	r.t.Helper()
+	var m struct {
+		V       int
+		Root    string
+		Members []string
+	}
+	if text := r.artifact(sha); json.Unmarshal(text, &m) != nil || m.V != 1 || m.Members == nil {
+		r.t.Fatalf("manifest %s: %s", sha, text)
+	}
+	for _, member := range m.Members {
+		r.artifact(member)
+	}
+	return r.artifact(m.Root)
+}
+
+// TestAClientFindsTheContract follows describe to the contract store as a client does: every digest is that
+// of the document behind it, every schema is closed, and every command of the manager is there as the contract
+// has it.
+func TestAClientFindsTheContract(t *testing.T) {
+	r := newRig(t)
+	if !r.published() {
+		t.Skip("the contract store is not there")
+	}
+	d := r.description
+	if d.Descriptor.Endpoint != "manager" || d.Descriptor.Owner == "" || d.Descriptor.Protocol.V != 1 || len(d.Descriptor.Clusters) == 0 {
+		t.Fatalf("descriptor: %+v", d)
+	}
+	for _, cluster := range d.Descriptor.Clusters {
+		doc := r.closure(cluster.Digest)
+		if cluster.Document != nil && closureOf(t, cluster.Document) != cluster.Digest {
+			t.Errorf("the document that stands in the answer has closure digest %s, it says %s", closureOf(t, cluster.Document), cluster.Digest)
+		}
+		var cd struct {
+			URN                string
+			Revision           *int
+			Attributes, Events []json.RawMessage
+			Commands           []commandDoc
+		}
+		if bytes.Contains(doc, []byte(`"effect"`)) {
+			t.Error("effect is declared under protocol 1")
+		}
+		if err := json.Unmarshal(doc, &cd); err != nil || cd.URN != "ai.cotal.manager" || cd.Revision == nil || cd.Attributes == nil || cd.Events == nil {
+			t.Errorf("cluster document %v: %s", err, doc)
+		}
+		var names []string
+		for _, c := range cd.Commands {
+			names = append(names, c.Name)
+		}
+		if !slices.Equal(names, cluster.Commands) {
+			t.Errorf("the answer lists %v, its document %v", cluster.Commands, names)
+		}
+		for _, c := range cd.Commands {
+			if c.Class != "ephemeral" || c.Targeted != (len(c.Modes) > 0) {
+				t.Errorf("command %+v", c)
+			}
+			for _, sha := range []string{c.InputDigest, c.OutputDigest} {
+				schema := r.closure(sha)
+				if len(schema) > 256<<10 {
+					t.Errorf("a schema of %s is %d bytes", c.Name, len(schema))
+				}
+			}
+			var in struct {
+				Type                 any
+				AdditionalProperties *bool
+			}
+			schema := r.closure(c.InputDigest)
+			if err := json.Unmarshal(schema, &in); err != nil || in.Type != "null" && (in.AdditionalProperties == nil || *in.AdditionalProperties) {
+				t.Errorf("arguments of %s are not closed: %s", c.Name, schema)
+			}
+		}
+	}
+	for _, c := range table {
+		doc, ok := r.commands[c.name]
+		switch {
+		case c.name == "describe":
+		case !ok:
+			t.Errorf("%s is not served", c.name)
+		case !slices.Equal(doc.Modes, c.modes):
+			t.Errorf("%s admits the modes %v, the contract says %v", c.name, doc.Modes, c.modes)
+		case !strings.HasPrefix(doc.Capability, "manager."):
+			t.Errorf("%s is granted with %q", c.name, doc.Capability)
+		}
+	}
+	for name := range r.commands {
+		if !slices.ContainsFunc(table, func(c command) bool { return c.name == name }) {
+			t.Errorf("%s is served and no case here is about it", name)
+		}
+	}
+}
+
+// TestTheHostIsRegistered looks at the record of the instance: written before it serves, and about the epoch
+// that answers.
+func TestTheHostIsRegistered(t *testing.T) {
+	r := newRig(t)
+	if !r.published() {
+		t.Skip("the contract store is not there")
+	}
+	var spec struct {
+		Endpoint, Owner string
+		ClusterDigests  []string
+		Protocol        struct{ V int }
+	}
+	r.record("svc.manager."+r.instance+".spec", &spec)
+	var want []string
+	for _, c := range r.description.Descriptor.Clusters {
+		want = append(want, c.Digest)
+	}
+	if spec.Endpoint != "manager" || spec.Owner != r.description.Descriptor.Owner || spec.Protocol.V != 1 || !slices.Equal(spec.ClusterDigests, want) {
+		t.Errorf("spec %+v; describe says %+v", spec, r.description.Descriptor)
+	}
+	var status struct {
+		Epoch                uint64
+		State                string
+		ObservedSpecRevision uint64
+	}
+	revision := r.record("svc.manager."+r.instance+".spec", &spec)
+	r.record("svc.manager."+r.instance+".status", &status)
+	if status.Epoch != r.epoch || status.State != "ready" || status.ObservedSpecRevision != revision {
+		t.Errorf("status %+v; the epoch is %d, the spec has revision %d", status, r.epoch, revision)
+	}
+}
+
+// record reads one record of the space from its leader and returns its revision.
+func (r *rig) record(key string, dst any) uint64 {
+	r.t.Helper()
+	seq, data := r.entry("KV_cotal_records_"+r.space, "$KV.cotal_records_"+r.space+"."+key)
+	if data == nil {
+		r.t.Fatalf("there is no record %s", key)
+	}
+	if err := json.Unmarshal(data, dst); err != nil {
+		r.t.Fatalf("record %s: %s: %v", key, data, err)
+	}
+	return seq
+}
+
+// entry reads the last message of a subject; nil when there is none.
+func (r *rig) entry(stream, subject string) (uint64, []byte) {
+	r.t.Helper()
+	var got struct {
+		Error   *struct{ Description string }
+		Message struct {
+			Seq  uint64
+			Data []byte
+		}
+	}
+	r.ask("STREAM.MSG.GET."+stream, map[string]any{"last_by_subj": subject}, &got)
+	if got.Error != nil {
+		return 0, nil
+	}
+	return got.Message.Seq, got.Message.Data
 }
