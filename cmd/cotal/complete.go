@@ -180,3 +180,8 @@ func (a *app) workspace() string {
 	}
 	return a.target.Workspace()
 }
+
+// channelNames completes a channel with those that have messages.
+func (a *app) channelNames(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveNoFileComp
+}

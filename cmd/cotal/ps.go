@@ -1,18 +1,20 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -22,20 +24,36 @@ func psCmd(a *app) *cobra.Command {
 		Short: "List the seats of the host",
 		Long: `List the seats of the host: name and role, agent and runtime, the state of the process, the state on the
 mesh. The two states are two facts; the second has no column while the host sees no roster. Exit code 3 when
-the host does not answer: never an empty list then.`,
-		Example: "  cotal ps --wide\n  cotal ps --json | jq -r 'select(.status == \"running\") | .name'",
+the host does not answer: never an empty list then.
+
+With --all every host of the space is asked. Hosts that are not heard within a second (--timeout) are not in
+the list; one that refuses makes the exit code 5. With --watch the list is shown again whenever it changes,
+until Ctrl-C; with --json then, every seat that changed is a line, and one that is gone has the status "gone".`,
+		Example: "  cotal ps --wide\n  cotal ps --watch\n  cotal ps --json | jq -r 'select(.status == \"running\") | .name'",
 		Args:    cli.NoArgs,
 	}
 	asJSON := jsonFlag(cmd, "print one JSON object a line; an absent field is not known")
 	wide := cmd.Flags().Bool("wide", false, "show ids, process and directory too")
+	all := cmd.Flags().Bool("all", false, "list the seats of every host of the space")
+	watch := cmd.Flags().BoolP("watch", "w", false, "go on, and show every change")
 	cmd.MarkFlagsMutuallyExclusive("json", "wide")
+	cmd.MarkFlagsMutuallyExclusive("all", "watch")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *all && a.target.On != "" {
+			return cli.Fail(cli.Usage, "--all asks every host, --on one of them; leave one out")
+		}
 		ctx := cmd.Context()
 		c, err := a.target.Connect(ctx)
 		if err != nil {
 			return err
 		}
 		defer c.Close()
+		switch {
+		case *watch:
+			return watchSeats(ctx, a, c, *wide, *asJSON)
+		case *all:
+			return psAll(ctx, a, c, *wide, *asJSON)
+		}
 		foreign := make(chan int, 1)
 		go func() {
 			var s wire.StatusReply
@@ -48,14 +66,8 @@ the host does not answer: never an empty list then.`,
 		if err := c.Read(ctx, wire.CmdPs, nil, &rows); err != nil {
 			return err
 		}
-		if *asJSON {
-			for _, r := range rows {
-				if err := cli.PrintJSON(a.out, r); err != nil {
-					return err
-				}
-			}
-		} else {
-			printRows(a.out, rows, *wide, a.colour())
+		if err := a.listSeats(rows, *wide, *asJSON); err != nil {
+			return err
 		}
 		if n := <-foreign; n > 0 {
 			fmt.Fprintf(a.errw, "note: other hosts have %s on this machine\n", cli.Count(n, "more seat"))
@@ -68,10 +80,61 @@ the host does not answer: never an empty list then.`,
 	return cmd
 }
 
-// colour says whether standard output is a terminal that wants colours.
-func (a *app) colour() bool {
-	return os.Getenv("NO_COLOR") == "" && a.outFile != nil && term.IsTerminal(int(a.outFile.Fd()))
+// listSeats prints seats, as a table or as JSON lines.
+func (a *app) listSeats(rows []wire.AgentRow, wide, asJSON bool) error {
+	if !asJSON {
+		printRows(a.out, rows, wide, a.colour())
+		return nil
+	}
+	for _, r := range rows {
+		if err := cli.PrintJSON(a.out, r); err != nil {
+			return err
+		}
+	}
+	return nil
 }
+
+// psAll lists the seats of every host that answers, each under its id.
+func psAll(ctx context.Context, a *app, c *cli.Client, wide, asJSON bool) error {
+	answers, err := c.Everybody(ctx, mesh.Call{Command: wire.CmdPs})
+	if err != nil {
+		return err
+	}
+	refused := 0
+	for _, ans := range answers {
+		var rows []wire.AgentRow
+		err := error(nil)
+		if ans.Err != nil {
+			err = ans.Err
+		} else {
+			err = json.Unmarshal(ans.Data, &rows)
+		}
+		if err != nil {
+			refused++
+			fmt.Fprintf(a.errw, "cotal: instance %s does not list its seats: %s\n", ans.InstanceID, cli.OneLine(cli.Text(err)))
+			continue
+		}
+		if !asJSON {
+			fmt.Fprintf(a.out, "host %s, %s\n", ans.InstanceID, cli.Count(len(rows), "seat"))
+			if len(rows) == 0 {
+				continue
+			}
+		}
+		if err := a.listSeats(rows, wide, asJSON); err != nil {
+			return err
+		}
+	}
+	if refused > 0 {
+		return cli.Fail(cli.Partial, "%d of %s did not list its seats: the list is not complete", refused, cli.Count(len(answers), "host"))
+	}
+	return nil
+}
+
+// colour says whether standard output is a terminal that wants colours.
+func (a *app) colour() bool { return os.Getenv("NO_COLOR") == "" && a.terminal() }
+
+// terminal says whether standard output is one.
+func (a *app) terminal() bool { return a.outFile != nil && term.IsTerminal(int(a.outFile.Fd())) }
 
 // printRows prints a header and one line a seat, in columns.
 func printRows(w io.Writer, rows []wire.AgentRow, wide, colour bool) {
@@ -108,34 +171,14 @@ func printRows(w io.Writer, rows []wire.AgentRow, wide, colour bool) {
 		if r.Reason != "" {
 			cells = append(cells, "("+r.Reason+")")
 		}
-		for i := range cells {
-			cells[i] = cli.OneLine(cells[i])
-		}
 		table = append(table, cells)
 	}
-	var width []int
-	for _, cells := range table {
-		for i, cell := range cells {
-			if i == len(width) {
-				width = append(width, 0)
-			}
-			width[i] = max(width[i], len([]rune(cell)))
+	columns(w, table, func(row, col int, text string) string {
+		if colour && col == 2 {
+			return paint(rows[row-1].Status, text)
 		}
-	}
-	for n, cells := range table {
-		var b strings.Builder
-		for i, cell := range cells {
-			text := cell
-			if i == 2 && n > 0 && colour {
-				text = paint(rows[n-1].Status, cell)
-			}
-			b.WriteString(text)
-			if i < len(cells)-1 {
-				b.WriteString(strings.Repeat(" ", width[i]-len([]rune(cell))+2))
-			}
-		}
-		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
-	}
+		return text
+	})
 }
 
 func paint(status, text string) string {

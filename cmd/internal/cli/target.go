@@ -245,13 +245,30 @@ func (c *Client) Manager(ctx context.Context, call mesh.Call, out any) error {
 	return err
 }
 
+// readWait is how long the answer to a read is waited for.
+const readWait = 5 * time.Second
+
 // Read calls a command that changes nothing: without an answer the host counts as unreachable.
 func (c *Client) Read(ctx context.Context, command string, args, out any) error {
-	err := c.Manager(ctx, mesh.Call{Command: command, Args: args, Deadline: 5 * time.Second}, out)
+	return c.Ask(ctx, mesh.Call{Command: command, Args: args, Deadline: readWait}, out)
+}
+
+// Ask is Read of a call that says more, such as how long its answer may take.
+func (c *Client) Ask(ctx context.Context, call mesh.Call, out any) error {
+	err := c.Manager(ctx, call, out)
 	if errors.Is(err, mesh.ErrNoReply) || errors.Is(err, mesh.ErrNoResponder) {
 		return Fail(Unreachable, "%s does not answer: %w", c.who(), err)
 	}
 	return err
+}
+
+// MayHaveRun is the error of a command that changes something: when nobody can say whether it ran, the text says
+// how to find out. Every other error is as it was.
+func MayHaveRun(err error, look string) error {
+	if CodeOf(err) != Uncertain {
+		return err
+	}
+	return Fail(Uncertain, "it may have been executed: %w; look with: %s; before repeating it", err, look)
 }
 
 // Everybody asks every host of the space, and returns what came until the deadline of the call, 1 s by default.

@@ -1,0 +1,116 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/harness"
+)
+
+// join makes somebody present in the space of a world.
+func join(t *testing.T, w *harness.World, name string) *mesh.Presence {
+	t.Helper()
+	p, err := w.Mesh().Join(t.Context(), mesh.JoinConfig{Card: wire.AgentCard{Name: name, Role: "review"}, Status: wire.StatusWorking, Activity: "reads\x1b[31m code"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestRoster_ShowsWhoIsThereAndEveryChange(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	ann := join(t, w, "ann")
+	r := w.CLI("roster", "--json").OK()
+	var row *rosterRow
+	for _, x := range jsonLines[rosterRow](t, r.Stdout) {
+		if x.Card.Name == "ann" {
+			row = &x
+		}
+	}
+	if row == nil || row.Status != wire.StatusWorking || row.View != mesh.ViewCurrent || row.Card.ID != ann.Record().Card.ID {
+		t.Fatalf("%v", r)
+	}
+	if r := w.CLI("roster").OK(); !strings.Contains(r.Stdout, "ann/review") || !strings.Contains(r.Stdout, `working  reads\x1b[31m code`) {
+		t.Errorf("%v", r)
+	}
+	s := worldRig(t, w).run("roster", "--watch")
+	s.see("ann/review")
+	bob := join(t, w, "bob")
+	s.see("bob/review")
+	if err := bob.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.see("offline")
+	s.cmd.Process.Signal(os.Interrupt)
+	if code, shown := s.wait(); code != 0 {
+		t.Errorf("exit code %d: %q", code, tail(shown))
+	}
+}
+
+func TestPs_WatchShowsEveryChangeAndOutlivesTheHost(t *testing.T) {
+	w := harness.New(t)
+	h := w.Start(harness.HostOptions{})
+	r := worldRig(t, w)
+	lines := r.run("ps", "--watch", "--json")
+	list := r.run("ps", "--watch")
+	list.see("(no seats)")
+	w.Spawn("one", "sleep", "600")
+	lines.see(`"name":"one"`)
+	list.see("one   command, pty")
+	h.Kill()
+	list.see("the host does not answer: this is how it was")
+	w.Start(harness.HostOptions{})
+	w.CLI("stop", "--now", "one").OK()
+	list.see("exited after")
+	lines.see(`"status":"exited"`)
+	for _, s := range []*screen{lines, list} {
+		s.cmd.Process.Signal(os.Interrupt)
+		if code, shown := s.wait(); code != 0 {
+			t.Errorf("exit code %d: %q", code, tail(shown))
+		}
+	}
+	w.CLI("ps", "--watch", "--all").Want(2)
+}
+
+func TestPs_AllAsksEveryHostOfTheSpace(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	w.Spawn("one", "sleep", "600")
+	if r := w.CLI("ps", "--all").OK(); !strings.HasPrefix(r.Stdout, "host "+w.Endpoint().InstanceID+", 1 seat\nNAME") {
+		t.Errorf("%v", r)
+	}
+	if got := jsonLines[wire.AgentRow](t, w.CLI("ps", "--all", "--json").OK().Stdout); len(got) != 1 || got[0].Name != "one" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestPurge_AsksFirst(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	if r := w.CLI("purge").Want(2); !strings.Contains(r.Stderr, "say --yes") {
+		t.Errorf("without a terminal: %v", r)
+	}
+	r := worldRig(t, w)
+	s := r.run("purge")
+	s.see("Type yes to go on")
+	s.send("no\r")
+	if code, shown := s.wait(); code != 1 || !strings.Contains(shown, "not confirmed; nothing was done") {
+		t.Errorf("exit code %d: %q", code, tail(shown))
+	}
+	s = r.run("purge")
+	s.see("Type yes to go on")
+	s.cmd.Process.Signal(os.Interrupt)
+	if code, shown := s.wait(); code != 130 || !strings.Contains(shown, "nothing was done") {
+		t.Errorf("exit code %d: %q", code, tail(shown))
+	}
+	s = r.runEnv([]string{"COTAL_NO_PROMPT=1"}, "purge")
+	if code, shown := s.wait(); code != 2 {
+		t.Errorf("exit code %d: %q", code, tail(shown))
+	}
+}

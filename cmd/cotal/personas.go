@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+const (
+	personaArg = "<persona>"
+	// describedMax is how much of a description the list shows, characters.
+	describedMax = 100
+)
+
+func personasCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "personas",
+		Aliases: []string{"persona"},
+		Short:   "List, show and define personas",
+		Long: `List, show and define the personas of the host: the files .cotal/agents/<persona>.md of its workspace. Of a
+persona that belongs to somebody else there is the name only.`,
+		Example: "  cotal personas list\n  cotal personas show reviewer\n  cotal personas define reviewer --agent opencode --prompt 'You review changes.'",
+		Args:    cli.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(personasListCmd(a), personasShowCmd(a), personasDefineCmd(a))
+	return cmd
+}
+
+func personasListCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the personas of the host",
+		Long:    "List the personas of the host. A file that cannot be read has a row that says why.",
+		Example: "  cotal personas list\n  cotal personas list --json | jq -r .name",
+		Args:    cli.NoArgs,
+	}
+	asJSON := jsonFlag(cmd, "print one JSON object a line")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := a.target.Connect(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		var reply wire.ListPersonasReply
+		if err := c.Read(cmd.Context(), wire.CmdListPersonas, nil, &reply); err != nil {
+			return err
+		}
+		if *asJSON {
+			for _, p := range reply.Personas {
+				if err := cli.PrintJSON(a.out, p); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		printPersonas(a.out, reply.Personas)
+		return nil
+	}
+	return cmd
+}
+
+func printPersonas(w io.Writer, rows []wire.PersonaRow) {
+	if len(rows) == 0 {
+		fmt.Fprintln(w, "(no personas)")
+		return
+	}
+	table := [][]string{{"NAME", "ROLE", "MODEL", "OWNER", "DESCRIPTION"}}
+	for _, p := range rows {
+		about := clip(p.Description, describedMax)
+		if p.Error != "" {
+			about = "cannot be read: " + p.Error
+		}
+		table = append(table, []string{p.Name, known(p.Role), known(p.Model), known(p.Owner), about})
+	}
+	columns(w, table, nil)
+}
+
+func personasShowCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "show " + personaArg,
+		Short:   "Show one persona",
+		Long:    "Show one persona of the host, with its instructions.",
+		Example: "  cotal personas show reviewer\n  cotal personas show reviewer --json | jq -r .persona",
+		Args:    cli.Arg(personaArg, false, personaArg),
+	}
+	asJSON := jsonFlag(cmd, "print one JSON object")
+	cmd.ValidArgsFunction = a.personaNames
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.target.Connect(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		p, err := showPersona(cmd.Context(), c, args[0])
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return cli.PrintJSON(a.out, p)
+		}
+		line := func(name, text string) {
+			if text != "" {
+				fmt.Fprintf(a.out, "%-12s %s\n", name, cli.OneLine(text))
+			}
+		}
+		line("name", p.Name)
+		line("role", p.Role)
+		line("model", p.Model)
+		line("owner", p.Owner)
+		line("description", p.Description)
+		line("error", p.Error)
+		if p.Persona != "" {
+			fmt.Fprintln(a.out)
+			for l := range strings.Lines(strings.TrimRight(p.Persona, "\n") + "\n") {
+				fmt.Fprintln(a.out, cli.OneLine(l))
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// showPersona reads one persona. The reply may hold the row itself, or a list with one row, as other managers
+// give it.
+func showPersona(ctx context.Context, c *cli.Client, name string) (wire.PersonaRow, error) {
+	var reply struct {
+		wire.PersonaRow
+		wire.ListPersonasReply
+	}
+	if err := c.Read(ctx, wire.CmdShowPersona, wire.NameArgs{Name: name}, &reply); err != nil {
+		return wire.PersonaRow{}, err
+	}
+	if len(reply.Personas) == 1 {
+		return reply.Personas[0], nil
+	}
+	return reply.PersonaRow, nil
+}
+
+// personaMax bounds what is read as instructions, bytes.
+const personaMax = 256 << 10
+
+func personasDefineCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "define " + personaArg,
+		Short: "Write a persona, or change it",
+		Long: `Write a persona of the host, or change one that is yours: its instructions are --prompt, or the text of the
+file that --from names (- is standard input). What is not given is left as it is in the file. Capabilities
+cannot be given to a persona here: nobody grants themselves any.`,
+		Example: "  cotal personas define reviewer --agent opencode --role review --prompt 'You review changes. You never push.'\n  cotal personas define tester --from tester.txt --model anthropic/claude-sonnet-4-5",
+		Args:    cli.Arg(personaArg, false, personaArg),
+	}
+	var def wire.DefinePersonaArgs
+	var prompt, from, model string
+	fl := cmd.Flags()
+	fl.StringVar(&prompt, "prompt", "", "the instructions")
+	fl.StringVar(&from, "from", "", "file with the instructions; - is standard input")
+	fl.StringVar(&def.Agent, "agent", "", "connector that knows the agent program")
+	fl.StringVar(&def.Role, "role", "", "role shown to others")
+	fl.StringVar(&model, "model", "", "model, in the words of the agent program")
+	fl.StringSliceVar(&def.Subscribe, "subscribe", nil, "channels it reads, separated by commas")
+	fl.StringSliceVar(&def.AllowSubscribe, "allow-subscribe", nil, "channels it may read")
+	fl.StringSliceVar(&def.AllowPublish, "allow-publish", nil, "channels it may write to")
+	asJSON := jsonFlag(cmd, "print one JSON object")
+	cmd.MarkFlagsMutuallyExclusive("prompt", "from")
+	cmd.MarkFlagsOneRequired("prompt", "from")
+	cmd.ValidArgsFunction = a.personaNames
+	_ = cmd.RegisterFlagCompletionFunc("agent", a.agentNames) // these fail for a flag that does not exist
+	for _, flag := range []string{"subscribe", "allow-subscribe", "allow-publish"} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, a.channelNames)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		def.Name, def.Persona = args[0], prompt
+		if fl.Changed("model") {
+			def.Model = &model
+		}
+		if from != "" {
+			text, err := readText(a.in, from)
+			if err != nil {
+				return err
+			}
+			def.Persona = text
+		}
+		if err := def.Check(); err != nil {
+			return cli.Fail(cli.Usage, "define persona: %w", err)
+		}
+		c, err := a.target.Connect(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		var reply wire.DefinePersonaReply
+		err = c.Manager(cmd.Context(), mesh.Call{Command: wire.CmdDefinePersona, Args: def, Deadline: 10 * time.Second}, &reply)
+		if err != nil {
+			return cli.MayHaveRun(err, "cotal personas show "+def.Name)
+		}
+		if *asJSON {
+			return cli.PrintJSON(a.out, reply)
+		}
+		fmt.Fprintf(a.out, "wrote %s (%s); start it: cotal spawn %s\n", cli.OneLine(reply.Name), cli.OneLine(reply.Path), cli.OneLine(reply.Name))
+		return nil
+	}
+	return cmd
+}
+
+// readText reads a text that a flag names.
+func readText(in io.Reader, path string) (string, error) {
+	r := in
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return "", cli.Fail(cli.Usage, "--from: %w", err)
+		}
+		defer f.Close()
+		r = f
+	}
+	text, err := io.ReadAll(io.LimitReader(r, personaMax+1))
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("read %s: %w", path, err)
+	case len(text) > personaMax:
+		return "", cli.Fail(cli.Usage, "--from %s: more than %d bytes", path, personaMax)
+	}
+	return string(text), nil
+}
