@@ -1,6 +1,10 @@
-// Package goal holds the durable actions of a host. A goal is accepted together with the row it is
-// about, in one commit, and ends in exactly one terminal: Settle is the only place that writes one,
-// and the first terminal wins.
+// Package goal holds the durable actions of a host. The truth about a goal is on the mesh: an index entry,
+// a bind, a record, and one result fact (docs/architecture.md, "Goals"). The journal keeps what only this
+// machine knows, that a goal is ours, with its seat and deadline, and an outbox of the ends that were
+// decided here and have yet to become durable there.
+//
+// Three functions change a goal: Bind accepts it, commit gives it its one terminal, and Reconcile finds
+// what an earlier incarnation left.
 package goal
 
 import (
@@ -11,6 +15,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -24,6 +31,9 @@ func KeyOf(c wire.Caller, id string) Key {
 	return Key(c.Owner + "." + c.Actor + "." + c.UID + "/" + id)
 }
 
+// keyOfRef is the key of a goal of the manager endpoint.
+func keyOfRef(ref wire.GoalRef) Key { return KeyOf(ref.Caller, ref.ID) }
+
 // Split returns the caller and the goal id of a key. ok is false when the key is malformed.
 func (k Key) Split() (c wire.Caller, id string, ok bool) {
 	triple, id, ok := strings.Cut(string(k), "/")
@@ -34,41 +44,118 @@ func (k Key) Split() (c wire.Caller, id string, ok bool) {
 	return wire.Caller{Owner: parts[0], Actor: parts[1], UID: parts[2]}, id, true
 }
 
+// ref is the goal as the mesh names it.
+func (k Key) ref() wire.GoalRef {
+	c, id, _ := k.Split()
+	return wire.GoalRef{Endpoint: wire.EndpointManager, Caller: c, ID: id}
+}
+
 // Publisher tells followers about progress. A lost event is harmless: the durable result decides.
 type Publisher func(c wire.Caller, goalID string, p wire.GoalProgress)
 
-// Store accepts and settles goals in the journal.
+// Records is the mesh's store as goals use it; *bus.Records is one.
+type Records interface {
+	Space() string
+	Create(ctx context.Context, key wire.Key, value []byte) (rev uint64, err error)
+	Update(ctx context.Context, key wire.Key, value []byte, rev uint64) (uint64, error)
+	Delete(ctx context.Context, key wire.Key, rev uint64) error
+	Get(ctx context.Context, key wire.Key) (bus.Entry, error)
+	Scan(ctx context.Context, prefix string) ([]bus.Entry, error)
+	PutFact(ctx context.Context, f wire.FactSubject, value []byte) (seq uint64, err error)
+	GetFact(ctx context.Context, f wire.FactSubject) ([]byte, error)
+}
+
+// Config configures a Store. Journal is required.
+type Config struct {
+	Journal *journal.Journal
+	// Records is the mesh's store. Without one the journal is the only store: goals end with the machine.
+	Records    Records
+	InstanceID string
+	Epoch      uint64
+	Publish    Publisher // default: nobody is told
+	Log        hclog.Logger
+}
+
+// Store accepts and settles goals. Safe for concurrent use. Its mutex is never held over I/O.
 type Store struct {
-	journal *journal.Journal
-	publish Publisher
+	cfg Config
+	// life ends when the store is closed: nothing is pushed to the mesh any more.
+	life context.Context
+	quit context.CancelFunc
+	wg   sync.WaitGroup
+	room chan struct{} // one place per commit on its way
 
 	mu     sync.Mutex
 	phases map[Key]string // of goals without a terminal; memory only
+	live   map[Key]*footing
 	// settling holds goals whose terminal is being committed together with the state it is about. It
 	// is hidden until that state is shown too, or a caller could see "succeeded" and then a seat that
 	// does not run yet.
 	settling map[Key]int
+	pushing  map[Key]bool
+	fence    func(context.Context) error // nil until the store is opened
+	closed   string                      // why nothing is accepted yet; empty once it is
+	closing  bool
 }
 
-// NewStore returns a store over j. publish may be nil.
-func NewStore(j *journal.Journal, publish Publisher) *Store {
-	if publish == nil {
-		publish = func(wire.Caller, string, wire.GoalProgress) {}
+// footing is what this process knows of a goal that it accepted itself, so that it need not be read.
+type footing struct {
+	acc                 wire.Acceptance
+	index, spec, status uint64 // revisions; 0: read it
+}
+
+// New returns a store. With Records it accepts nothing before Open and Reconcile.
+func New(cfg Config) *Store {
+	if cfg.Publish == nil {
+		cfg.Publish = func(wire.Caller, string, wire.GoalProgress) {}
 	}
-	return &Store{journal: j, publish: publish, phases: map[Key]string{}, settling: map[Key]int{}}
+	if cfg.Log == nil {
+		cfg.Log = hclog.NewNullLogger()
+	}
+	life, quit := context.WithCancel(context.Background())
+	s := &Store{
+		cfg: cfg, life: life, quit: quit, room: make(chan struct{}, pushLimit),
+		phases: map[Key]string{}, live: map[Key]*footing{}, settling: map[Key]int{}, pushing: map[Key]bool{},
+	}
+	if cfg.Records != nil {
+		s.closed = "the goals of this host are not looked through yet"
+	}
+	return s
 }
 
-// Accept writes the acceptance inside the caller's transaction.
+// NewStore returns a store over the journal alone. publish may be nil.
+func NewStore(j *journal.Journal, publish Publisher) *Store {
+	return New(Config{Journal: j, Publish: publish})
+}
+
+// local reports whether the journal is the only store.
+func (s *Store) local() bool { return s.cfg.Records == nil }
+
+// Ready returns nil once goals are accepted, and before that why they are not: unavailable, not-executed.
+func (s *Store) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed != "" {
+		return wire.Refuse(wire.CodeUnavailable, "no goal is accepted yet: %s; ask again in a moment", s.closed)
+	}
+	return nil
+}
+
+// Accept writes what this machine has to know of a goal inside the caller's transaction, before the mesh
+// hears of it (Bind).
 func (s *Store) Accept(tx *journal.Tx, k Key, seatID string, a wire.Acceptance, deadline time.Time) error {
 	return tx.PutGoal(journal.GoalRow{
-		ID: string(k), Fingerprint: a.Fingerprint, Acceptance: a, SeatID: seatID,
-		Deadline: deadline, Accepted: time.Now(),
+		ID: string(k), Command: wire.CmdSpawn, Fingerprint: a.Fingerprint, Acceptance: a, SeatID: seatID,
+		Deadline: deadline, Accepted: time.Now().UTC().Truncate(time.Millisecond), Local: s.local(),
 	})
 }
 
-// Settle writes the terminal of a goal inside the caller's transaction and returns the one that
-// stands. A goal that is unknown (the journal was lost) is left alone. Call Announce once the
-// transaction is durable.
+// Forget drops a goal that the mesh did not accept, inside the caller's transaction.
+func (s *Store) Forget(tx *journal.Tx, k Key) error { return tx.DeleteGoal(string(k)) }
+
+// Settle decides the terminal of a goal inside the caller's transaction and returns the one that was
+// decided first. A goal that is unknown (the journal was lost) is left alone. Call Announce once the
+// transaction is durable: only then does it go to the mesh, where the first one stands.
 func (s *Store) Settle(tx *journal.Tx, k Key, result wire.GoalResult) (landed wire.GoalResult, first bool, err error) {
 	landed, first, err = tx.SettleGoal(string(k), result)
 	if errors.Is(err, journal.ErrNotFound) {
@@ -94,13 +181,25 @@ func (s *Store) Hide(k Key) (show func()) {
 	}
 }
 
-// Announce publishes a terminal that is durable.
+// Announce takes a terminal that is durable in the journal to the mesh, in the background, and publishes
+// the one that stands there.
 func (s *Store) Announce(k Key, result wire.GoalResult) {
+	if s.local() {
+		s.ended(k, result)
+		return
+	}
+	_ = fpDecided.Hit()
+	s.push(k)
+}
+
+// ended tells followers of the terminal that stands.
+func (s *Store) ended(k Key, result wire.GoalResult) {
 	s.mu.Lock()
 	delete(s.phases, k)
+	delete(s.live, k)
 	s.mu.Unlock()
 	if c, id, ok := k.Split(); ok {
-		s.publish(c, id, wire.GoalProgress{Phase: wire.PhaseTerminal, State: result.State})
+		s.cfg.Publish(c, id, wire.GoalProgress{Phase: wire.PhaseTerminal, State: result.State})
 	}
 }
 
@@ -110,13 +209,48 @@ func (s *Store) Phase(k Key, phase string) {
 	s.phases[k] = phase
 	s.mu.Unlock()
 	if c, id, ok := k.Split(); ok {
-		s.publish(c, id, wire.GoalProgress{Phase: phase})
+		s.cfg.Publish(c, id, wire.GoalProgress{Phase: phase})
 	}
+	if phase == wire.PhaseLaunched {
+		s.moveLater(k, wire.GoalStatus{State: wire.GoalRunning})
+	}
+}
+
+// Cancelling says on the mesh that a goal without terminal is being ended; mode is one of the cancel modes
+// of the wire. It is progress: the end itself is settled like any other.
+func (s *Store) Cancelling(k Key, mode string) {
+	s.moveLater(k, wire.GoalStatus{State: wire.GoalCancelling, CancelMode: mode})
+}
+
+// moveLater changes a goal's status beside its work. It is for followers: nothing waits for it, and the
+// terminal overtakes it.
+func (s *Store) moveLater(k Key, to wire.GoalStatus) {
+	if s.local() || k == "" {
+		return
+	}
+	s.background(func() {
+		ctx, cancel := context.WithTimeout(s.life, moveTimeout)
+		defer cancel()
+		if err := s.move(ctx, k, to); err != nil && s.life.Err() == nil {
+			s.cfg.Log.Debug("progress of a goal is not recorded", "op", string(k), "state", to.State, "err", err)
+		}
+	})
+}
+
+// background runs fn beside everything else and is waited for by Close; once that began nothing new starts.
+func (s *Store) background(fn func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	s.wg.Go(fn)
+	return true
 }
 
 // Lookup returns the row of a goal, if the journal has one.
 func (s *Store) Lookup(k Key) (row journal.GoalRow, ok bool, err error) {
-	err = s.journal.View(func(tx *journal.Tx) error {
+	err = s.cfg.Journal.View(func(tx *journal.Tx) error {
 		row, err = tx.Goal(string(k))
 		return err
 	})
@@ -126,23 +260,23 @@ func (s *Store) Lookup(k Key) (row journal.GoalRow, ok bool, err error) {
 	return row, err == nil, err
 }
 
-// Result answers goal-result. A goal that is not known has no result, which proves nothing.
-func (s *Store) Result(_ context.Context, c wire.Caller, id string) (wire.GoalResultReply, error) {
-	k := KeyOf(c, id)
-	reply := wire.GoalResultReply{GoalID: id}
+// Close ends all work on goals, after at most a moment for the ends that are on their way to the mesh. What
+// is not there by then stays in the outbox for the next host.
+func (s *Store) Close() {
 	s.mu.Lock()
-	reply.Phase = s.phases[k]
-	hidden := s.settling[k] > 0
+	s.closing = true
 	s.mu.Unlock()
-	row, ok, err := s.Lookup(k)
-	if err != nil {
-		return wire.GoalResultReply{}, fmt.Errorf("read goal: %w", err)
+	done := make(chan struct{})
+	go func() {
+		s.wg.Wait()
+		close(done)
+	}()
+	t := time.NewTimer(closeTimeout)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
 	}
-	if !ok || hidden {
-		return reply, nil
-	}
-	if reply.Result = row.Result; row.Result != nil {
-		reply.Phase = wire.PhaseTerminal
-	}
-	return reply, nil
+	s.quit()
+	<-done
 }
