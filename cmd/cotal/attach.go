@@ -66,6 +66,8 @@ type attachment struct {
 	clip     clipboardFilter
 	shown    []byte // buffer of what is shown; only the goroutine of run touches it
 
+	over func(p []byte) // takes what is typed when the seat is reached over the mesh
+
 	live     atomic.Pointer[link] // the connection that takes input now
 	readOnly atomic.Bool
 	typed    chan typed
@@ -516,6 +518,10 @@ func (a *attachment) readKeys() {
 // take queues typed bytes for the connection that is live now, or drops them and says so.
 func (a *attachment) take(p []byte) {
 	if len(p) == 0 {
+		return
+	}
+	if a.over != nil {
+		a.over(p)
 		return
 	}
 	l := a.live.Load()

@@ -10,12 +10,14 @@ import (
 )
 
 func attachCmd(a *app) *cobra.Command {
+	var overMesh, observe bool
 	cmd := &cobra.Command{
 		Use:   "attach " + seatArg,
 		Short: "Connect this terminal to a seat",
 		Long: `Connect this terminal to a seat. Ctrl-] detaches and leaves the seat running; ` + detachEnv + `=ctrl-<c>
-chooses another key. The terminal's modes are restored whichever way it ends. The seat is reached through
-its own socket on this machine, so the host may stop, crash and restart meanwhile.
+chooses another key. The terminal's modes are restored whichever way it ends. A seat of this machine is reached through
+its own socket, so the host may stop, crash and restart meanwhile. A seat of another machine is reached over the
+mesh, as is any with --mesh: when the host restarts or the mesh is lost, the attach waits and is made anew.
 
 You see the screen as it is, then what the program prints from there on; without a host that can tell, the
 end of its output. One terminal at a time has the keyboard; others watch. What you type while the connection
@@ -30,7 +32,10 @@ Exit code 0 when you detach and when the agent ends well or because it was asked
 	cmd.Flags().BoolVar(&opt.TakeOver, "take-over", false, "take the keyboard from the terminal that has it")
 	cmd.Flags().BoolVar(&opt.NoNudge, "no-nudge", false, "do not make the program repaint by changing the size for a moment")
 	cmd.Flags().BoolVar(&opt.Clipboard, "clipboard", false, "let the program use the clipboard of this terminal (OSC 52)")
+	cmd.Flags().BoolVar(&observe, "observe", false, "the same as --read-only")
+	cmd.Flags().BoolVar(&overMesh, "mesh", false, "attach over the mesh, also to a seat of this machine")
 	cmd.MarkFlagsMutuallyExclusive("read-only", "take-over")
+	cmd.MarkFlagsMutuallyExclusive("observe", "take-over")
 	cmd.ValidArgsFunction = a.seatNames(false, "starting", "running", "stopping", "unknown")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		con := newConsole(a.in, a.outFile)
@@ -39,6 +44,10 @@ Exit code 0 when you detach and when the agent ends well or because it was asked
 		}
 		if _, err := detachKeyFromEnv(); err != nil {
 			return cli.Fail(cli.Usage, "%w", err)
+		}
+		opt.ReadOnly = opt.ReadOnly || observe
+		if overMesh {
+			return a.attachMesh(cmd.Context(), con, args[0], opt)
 		}
 		p, err := locateTerminal(cmd.Context(), a, args[0], true)
 		if err != nil {
@@ -53,6 +62,9 @@ Exit code 0 when you detach and when the agent ends well or because it was asked
 func (a *app) attachPlace(ctx context.Context, con *console, p *place, opt attachOptions) error {
 	if p.argv != nil {
 		return a.runClient(context.WithoutCancel(ctx), con, p, opt) // it takes signals itself, too
+	}
+	if p.far {
+		return a.attachMesh(ctx, con, p.row.LifecycleUID, opt)
 	}
 	opt.Screen = p.screen
 	return a.attachTo(ctx, con, p.local, opt)

@@ -226,6 +226,13 @@ func (c *console) apply(missing func(have terminal.Modes) terminal.Modes) {
 	}
 }
 
+// reset takes the terminal out of all modes: what it is shown next begins anew.
+func (c *console) reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = c.add(c.ahead.Reset()) // a terminal that is gone shows elsewhere
+}
+
 // flushInput throws away what was typed and not yet read, and answers of the terminal to old queries.
 func (c *console) flushInput() { flushTTY(int(c.in.Fd())) }
 

@@ -37,6 +37,7 @@ type place struct {
 	screen *wire.TerminalSnapshot // nil when there is none
 	reason string                 // why there is none
 	alone  bool                   // no host was asked
+	far    bool                   // it is on another machine: only the mesh reaches it
 }
 
 // locateTerminal finds the terminal of the seat that is meant, and its screen if want.
@@ -95,6 +96,11 @@ func placeOf(ctx context.Context, c *cli.Client, row wire.AgentRow, ep wire.Endp
 	if err == nil && !want && own {
 		return p, nil
 	}
+	far := err != nil && want && row.Host != "" && row.Host != hostname()
+	if far && own {
+		p.far = true
+		return p, nil
+	}
 	asked := ctx
 	if err == nil && own { // it can be reached in any case: the screen is for the first sight of it
 		var cancel context.CancelFunc
@@ -109,6 +115,9 @@ func placeOf(ctx context.Context, c *cli.Client, row wire.AgentRow, ep wire.Endp
 		if row.Host != "" && row.Host != hostname() {
 			return nil, cli.Fail(cli.Refused, "seat %s runs on %s; its terminal can be reached on that machine only", row.Name, row.Host)
 		}
+		return p, nil
+	case terr == nil && far:
+		p.far = true
 		return p, nil
 	case terr != nil && !own: // what answers at its socket is not its terminal
 		return nil, cli.Fail(cli.CodeOf(terr), "the terminal of %s is in %s, and %s does not answer: %w", row.Name, row.Mode, row.Mode, terr)

@@ -150,7 +150,7 @@ func (a *attachment) endReplay(ctx context.Context, l *link) error {
 	if _, err := a.con.Write(text); err != nil {
 		return err
 	}
-	a.con.apply(func(have terminal.Modes) terminal.Modes { return missingModes(want, have) })
+	a.con.apply(func(have terminal.Modes) terminal.Modes { return terminal.Missing(want, have) })
 	if a.watching != "" && want&terminal.AltScreen != 0 { // what was said before is on another screen
 		a.con.notice("%s", a.watching)
 	}
@@ -158,15 +158,6 @@ func (a *attachment) endReplay(ctx context.Context, l *link) error {
 		a.goSafe(func() { a.doNudge(ctx, l) })
 	}
 	return nil
-}
-
-// missingModes is what Apply must still set: keyboard flags count as a whole.
-func missingModes(want, have terminal.Modes) terminal.Modes {
-	missing := want &^ have
-	if have&terminal.KittyKeys != 0 || want&terminal.KittyKeys == 0 {
-		return missing & (terminal.KittyKeys - 1)
-	}
-	return missing&(terminal.KittyKeys-1) | want&^(terminal.KittyKeys-1)
 }
 
 // gap states that output is missing. What follows may begin in the middle of a sequence, and modes may
@@ -191,7 +182,7 @@ func (a *attachment) gap(ctx context.Context, l *link, from, to uint64) error {
 		if err != nil {
 			return // a lost connection shows elsewhere
 		}
-		a.con.apply(func(have terminal.Modes) terminal.Modes { return missingModes(terminal.Modes(st.Modes), have) })
+		a.con.apply(func(have terminal.Modes) terminal.Modes { return terminal.Missing(terminal.Modes(st.Modes), have) })
 		if st.Attached <= 1 && !a.opt.NoNudge {
 			a.doNudge(ctx, l)
 		}
