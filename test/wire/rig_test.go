@@ -79,6 +79,17 @@ func connect(t *testing.T, w *harness.World, o harness.HostOptions) *rig {
 	r.dial()
 	r.me = newCaller()
 	r.describe()
+	// Plugins start behind "ready", and leave their files when they do.
+	harness.Eventually(t, patience, "every plugin is ready", func() (bool, string) {
+		var status struct{ Plugins []struct{ Name, State string } }
+		r.into(r.request("status", nil), &status)
+		for _, p := range status.Plugins {
+			if p.State != "ready" {
+				return false, p.Name + " is " + p.State
+			}
+		}
+		return len(status.Plugins) > 0, "none"
+	})
 	return r
 }
 
