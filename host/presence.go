@@ -139,6 +139,5 @@ type meshView struct{ *mesh.Roster }
 
 // View returns what is known now.
 func (m meshView) View() seat.View {
-	v := m.Roster.View()
-	return seat.View{Rows: v.Rows, State: v.State, At: v.At}
+	return m.Roster.View()
 }

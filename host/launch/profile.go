@@ -363,6 +363,7 @@ type Form struct {
 	Cwd           string         `json:"cwd"`
 	GraceMs       int            `json:"graceMs,omitempty"`
 	ReadinessMs   int            `json:"readinessMs,omitempty"`
+	ReadyBy       sdk.ReadyBy    `json:"readyBy,omitempty"`
 	Rows          uint16         `json:"rows,omitempty"`
 	Cols          uint16         `json:"cols,omitempty"`
 	LaunchOptions map[string]any `json:"launchOptions,omitempty"`
@@ -379,7 +380,7 @@ func FormOf(p Profile, runtime, cwd string, f sdk.ConnectorFacts) (json.RawMessa
 	form := Form{
 		Version: FormVersion, Persona: p.Persona, PersonaPath: p.PersonaPath, Agent: p.Agent, Runtime: runtime,
 		Role: p.Role, Model: p.Model, Variant: p.Variant, Resume: p.Resume, Cwd: cwd, Rows: p.Rows, Cols: p.Cols,
-		Launch: p.Launch, EventsNotice: p.EventsNotice,
+		Launch: p.Launch, EventsNotice: p.EventsNotice, ReadyBy: f.ReadyBy,
 	}
 	form.ReadinessMs, form.GraceMs = Timings(f)
 	if len(p.LaunchOptions) > 0 {

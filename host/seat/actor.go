@@ -83,6 +83,7 @@ type actor struct {
 
 	accepted  chan struct{} // closed when acceptance is decided
 	acceptErr *wire.Error   // valid once accepted is closed
+	elsewhere bool          // with acceptErr: another host accepted it, and its acceptance is the answer
 	counted   bool          // guarded by Set.mu: counted as live, no longer as pending
 	typing    turn          // held by one input at a time, so that two texts never mix
 
@@ -99,8 +100,9 @@ type actor struct {
 	exitTries    int                // exits that could not be recorded
 	flaps        brake              // of the lines on a seat that comes and goes
 	freeing      bool
-	reaping      bool // what is left is being removed right now
-	watching     bool
+	reaping      bool               // what is left is being removed right now
+	watching     string             // custody id of the process that is being watched
+	endRace      context.CancelFunc // ends the wait for its readiness; nil before the first
 	killed       []sdk.Killed
 	evidence     []string
 	removed      []string
@@ -248,6 +250,9 @@ func (a *actor) transition(ev Event, mutate func(*journal.SeatRow), end *settle)
 	if to == Stopping || to == Exited || to == Ended {
 		a.leave()
 	}
+	if to != Running && to != Unknown && a.endRace != nil {
+		a.endRace()
+	}
 	if end != nil {
 		show()
 		show = func() {}
@@ -298,100 +303,6 @@ func (a *actor) show(change func(*Snapshot)) {
 	next := *a.snapshot()
 	change(&next)
 	a.snap.Store(&next)
-}
-
-// watch follows the seat until it ends. It runs once per actor, in its own goroutine.
-func (a *actor) watch() {
-	if a.watching {
-		return
-	}
-	a.watching = true
-	a.set.wg.Add(1)
-	go func() {
-		defer a.set.wg.Done()
-		for attempt := 0; ; attempt++ {
-			err := a.watchOnce()
-			if err == nil {
-				return
-			}
-			a.log.Warn("watch seat", "err", err, "attempt", attempt)
-			select {
-			case <-a.done:
-				return
-			case <-a.set.life.Done():
-				return
-			case <-time.After(retryDelay(attempt)):
-			}
-		}
-	}()
-}
-
-// watchOnce subscribes and returns nil once the seat has ended. Before it gives up it asks for one
-// verdict, so that an end between two subscriptions is seen.
-func (a *actor) watchOnce() error {
-	row := a.snapshot().Row
-	ctx, cancel := context.WithCancel(a.set.life)
-	defer cancel()
-	go func() {
-		select {
-		case <-a.done:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	rt, info, err := a.set.cfg.Plugins.Runtime(ctx, row.Runtime)
-	if err != nil {
-		return err
-	}
-	if w, ok := rt.(sdk.Watcher); ok && info.Has(sdk.CapWatch) {
-		_, _, err = byHandle(row.Handle, func(h sdk.Handle) (struct{}, error) {
-			return struct{}{}, w.Watch(ctx, sdk.WatchRequest{
-				SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Handle: h, Fence: a.set.cfg.Epoch,
-			}, func(st sdk.SeatStatus) error {
-				a.post(func() { a.onStatus(st) })
-				return nil
-			})
-		})
-		if err == nil || ctx.Err() != nil {
-			return nil
-		}
-	}
-	st, verr := a.adopt(ctx, false)
-	if verr != nil {
-		return errors.Join(err, verr)
-	}
-	a.post(func() { a.onStatus(st) })
-	if st.State == sdk.SeatExited || st.State == sdk.SeatNotFound {
-		return nil
-	}
-	if err == nil {
-		err = errors.New("this runtime streams no status; asking again")
-	}
-	return err
-}
-
-// onStatus takes the runtime's word for a seat whose saga is over.
-func (a *actor) onStatus(st sdk.SeatStatus) {
-	a.observe(st)
-	if a.cancelLaunch != nil {
-		return // the saga draws its own conclusions
-	}
-	state := a.snapshot().State
-	switch st.State {
-	case sdk.SeatRunning:
-		switch {
-		case state == Unknown:
-			a.try(a.transition(EvRunning, func(r *journal.SeatRow) { r.Reason = "" }, nil))
-		case state == Stopping && a.stopping == nil:
-			a.ladder(sdk.StopGraceful) // a stop that lost its runtime goes on once the seat answers
-		}
-	case sdk.SeatUnknown:
-		if state == Running {
-			a.try(a.transition(EvUnknown, func(r *journal.SeatRow) { r.Reason = st.Reason }, nil))
-		}
-	case sdk.SeatExited, sdk.SeatNotFound:
-		a.onExit(st)
-	}
 }
 
 // onExit records the end, once, and then removes what is left of the seat.

@@ -179,6 +179,6 @@ func (s *Set) rowFromListing(e sdk.SeatListing, runtime string) journal.SeatRow 
 		SeatID: e.SeatID, UID: e.Owner.LifecycleUID, Alias: e.Owner.Alias, Principal: e.Owner.Principal, Nonce: e.Nonce,
 		RequestID: e.Owner.RequestID, Fingerprint: e.Owner.Fingerprint, Persona: f.PersonaPath, Agent: f.Agent,
 		Runtime: cmp.Or(f.Runtime, runtime), Role: f.Role, Model: f.Model, Variant: f.Variant, Cwd: f.Cwd, Grace: cmp.Or(f.GraceMs, sdk.DefaultStopGraceMs), Form: e.Form,
-		ReadinessMs: f.ReadinessMs, State: journal.StateIntent, Created: e.Created, Started: e.Created,
+		ReadinessMs: f.ReadinessMs, ReadyBy: string(f.ReadyBy), State: journal.StateIntent, Created: e.Created, Started: e.Created,
 	}
 }

@@ -63,6 +63,7 @@ type world struct {
 	max        int
 	roster     *roster
 	viewWait   time.Duration
+	exitPoll   time.Duration
 }
 
 // inproc gives plugins without processes. A plugin can be taken away.
@@ -200,7 +201,7 @@ func (w *world) boot() []seat.Verdict {
 		InstanceID: w.instanceID, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: w.seatRoot, EndedDir: filepath.Join(w.dir, "ended"), MaxSeats: w.max,
 		Journal: w.journal, Goals: w.goals, Plugins: w.plugins, Agent: "command", Health: 50 * time.Millisecond,
 		Log:      hclog.New(&hclog.LoggerOptions{Output: testWriter{w.t}, Level: hclog.Debug}),
-		ViewWait: w.viewWait,
+		ViewWait: w.viewWait, ExitPoll: w.exitPoll,
 	}
 	if w.roster != nil {
 		cfg.Roster = w.roster

@@ -3,7 +3,6 @@ package seat
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/cotal-ai/cotal-host/host/persona"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -162,10 +161,10 @@ func (r *retired) add(l life) {
 // onMesh tells which names participants have that are no seats of this host: every row that is not known to
 // be offline counts, whatever manager it belongs to, but not the life of a seat that this host retired. A
 // view that went stale still knows who had a name; that somebody left it cannot know.
-func onMesh(view View, now time.Time, gone func(life) bool) map[string]claim {
+func onMesh(view View, gone func(life) bool) map[string]claim {
 	out := map[string]claim{}
 	for _, p := range view.Rows {
-		if p.Status == wire.StatusOffline || view.State == ViewCurrent && !p.Alive(now) {
+		if p.Status == wire.StatusOffline {
 			continue
 		}
 		if gone(life{p.Card.Name, p.Card.ID, p.LifecycleUID}) {

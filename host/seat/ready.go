@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/host/goal"
 	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -59,49 +60,157 @@ func probe(ctx context.Context, p sdk.Probe) bool {
 	return resp.StatusCode < 500
 }
 
-// awaitReady decides the goal of a running seat: succeeded once the probe answers, uncertain when the
-// window passes. An exit or a stop meanwhile settles the goal elsewhere, and this one is over.
+// readyAtCommit reports whether a seat counts as ready once its process runs: its connector names the process,
+// and no address that has to answer.
+func readyAtCommit(row journal.SeatRow, p *sdk.Probe) bool {
+	return row.ReadyBy != string(sdk.ReadyByPresence) && p == nil
+}
+
+// awaitReady decides the goal of a running seat by the first of three facts: what its connector counts as ready,
+// the end of its process or of its seat, the end of the window. The watch of the exit is on already, so nothing
+// that comes before this is missed; an exit or a stop settles the goal elsewhere, and this race is over then.
 func (a *actor) awaitReady(p *sdk.Probe, window time.Duration) {
-	if p == nil {
+	row := a.snapshot().Row
+	if readyAtCommit(row, p) {
 		return // settled together with Running
 	}
-	a.background(func() {
-		deadline := time.Now().Add(window)
-		for !probe(a.set.life, *p) {
-			select {
-			case <-a.done:
-				return
-			case <-a.set.life.Done():
-				return
-			case <-time.After(probeEvery):
+	a.race(row, p, window, func(ready bool) {
+		end := uncertain(a.snapshot(), window)
+		if ready {
+			if row.ReadyBy == string(sdk.ReadyByPresence) {
+				a.set.cfg.Goals.Phase(goal.Key(row.RequestID), wire.PhasePresence)
 			}
-			if time.Now().After(deadline) {
-				a.post(func() { a.settleReady(uncertain(a.snapshot(), window)) })
-				return
-			}
+			end = &settle{state: wire.GoalSucceeded, data: a.spawnResult()}
 		}
-		a.post(func() { a.settleReady(&settle{state: wire.GoalSucceeded, data: a.spawnResult()}) })
+		a.settleReady(end)
 	})
 }
 
-// settleReady writes the terminal of a spawn whose seat still runs.
+// race waits for the readiness of one process and calls done in the actor, unless that process ends or is being
+// stopped before.
+func (a *actor) race(row journal.SeatRow, p *sdk.Probe, window time.Duration, done func(ready bool)) {
+	ctx, cancel := context.WithCancel(a.set.life)
+	a.endRace = cancel
+	a.background(func() {
+		defer cancel()
+		bound, over := context.WithTimeout(ctx, window)
+		defer over()
+		ready := a.becomesReady(bound, row, p)
+		if !ready && ctx.Err() == nil {
+			a.lastLook(ctx, row)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		a.post(func() {
+			if a.snapshot().Row.SeatID == row.SeatID {
+				done(ready)
+			}
+		})
+	})
+}
+
+// becomesReady reports whether a process got ready before ctx ended.
+func (a *actor) becomesReady(ctx context.Context, row journal.SeatRow, p *sdk.Probe) bool {
+	if row.ReadyBy == string(sdk.ReadyByPresence) {
+		return a.set.joined(ctx, row)
+	}
+	for !probe(ctx, *p) {
+		if sleep(ctx, probeEvery) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// joinedEvery bounds one wait for a change of the mesh: a heartbeat alone is none, and may be all that tells one
+// process of a life from the next.
+const joinedEvery = 250 * time.Millisecond
+
+// joined waits until the mesh has seen exactly this life, and of it a process later than the last that ended.
+func (s *Set) joined(ctx context.Context, row journal.SeatRow) bool {
+	var floor int64
+	if row.Restart != nil {
+		floor = row.Restart.Floor
+	}
+	for ctx.Err() == nil {
+		wait, cancel := context.WithTimeout(ctx, joinedEvery)
+		if s.cfg.Roster != nil {
+			_, err := s.cfg.Roster.Await(wait, func(p wire.Presence) bool { return joins(p, row.Principal, row.UID, floor) })
+			if err == nil {
+				cancel()
+				return true
+			}
+		}
+		<-wait.Done() // also where the roster itself has given up
+		cancel()
+	}
+	return false
+}
+
+// lastLook is for a runtime that tells of no exit by itself: what its seat came to is asked once more before its
+// readiness is called uncertain, and if there is no proof of an end then, one more time between two looks is
+// granted.
+func (a *actor) lastLook(ctx context.Context, row journal.SeatRow) {
+	_, info, err := a.set.cfg.Plugins.Runtime(ctx, row.Runtime)
+	if err == nil && info.Has(sdk.CapWatch) {
+		return
+	}
+	if st, err := a.adopt(ctx, false); err == nil && (st.State == sdk.SeatExited || st.State == sdk.SeatNotFound) {
+		a.post(func() { a.onStatusOf(row.SeatID, st) })
+		return
+	}
+	_ = sleep(ctx, a.set.cfg.ExitPoll)
+}
+
+// settleReady writes the terminal of a spawn whose seat still runs, as far as is known.
 func (a *actor) settleReady(end *settle) {
-	if a.snapshot().State != Running {
+	ev := EvRunning
+	switch a.snapshot().State {
+	case Running:
+	case Unknown: // its runtime does not answer; who joined the mesh did all the same
+		ev = EvUnknown
+	default:
 		return // stopped or exited: that transition settled the goal
 	}
-	if err := a.transition(EvRunning, nil, end); err != nil {
+	if err := a.transition(ev, func(r *journal.SeatRow) { r.Ready = time.Now() }, end); err != nil {
 		a.log.Error("settle spawn goal", "err", err)
 		a.after(0, func() { a.settleReady(end) })
 	}
 }
 
-// uncertain is the terminal of a launch that neither answered nor exited in its window. The seat is
+// recoveredTerminal is the terminal of a spawn whose host ended before it was decided, and whose seat runs; nil
+// when it was decided, or is to be decided by the mesh, for which resumeReady waits. A spawn that waited for
+// an address is decided by what is known: it runs.
+func (a *actor) recoveredTerminal() *settle {
+	if row := a.snapshot().Row; row.ReadyBy == string(sdk.ReadyByPresence) {
+		return nil
+	}
+	return &settle{state: wire.GoalSucceeded, data: a.spawnResult()}
+}
+
+// resumeReady goes on waiting for the mesh to see a seat, for what is left of its window. Whoever is on the mesh
+// needs a window of presence to be seen again by a host that has only just come.
+func (a *actor) resumeReady() {
+	row := a.snapshot().Row
+	if row.ReadyBy != string(sdk.ReadyByPresence) || !row.Ready.IsZero() {
+		return
+	}
+	a.awaitReady(nil, max(time.Until(row.Started.Add(readyWindow(row))), wire.PresenceWindow))
+}
+
+// uncertain is the terminal of a launch that neither got ready nor exited in its window. The seat is
 // kept: slow is not dead.
 func uncertain(snap *Snapshot, window time.Duration) *settle {
+	what := "did not answer its readiness probe"
+	if snap.Row.ReadyBy == string(sdk.ReadyByPresence) {
+		what = "did not join the mesh"
+	}
+	name := snap.Row.Alias
 	return &settle{state: wire.GoalUncertain, err: &wire.Error{
 		Code: wire.CodeDeadlineExceeded, Outcome: wire.OutcomeUnknown,
-		Message: snap.Row.Alias + " runs but did not answer its readiness probe within " + window.String() +
-			"; it is kept: look with cotal attach or cotal logs, and do not spawn it again",
+		Message: name + " runs but " + what + " within " + window.String() + "; it is kept: look with cotal attach " + name +
+			", cotal logs or cotal ps, do not stop it only because the wait is over, and do not spawn it again",
 	}}
 }
 

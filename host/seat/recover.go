@@ -198,14 +198,18 @@ func (a *actor) onRecoveredRunning(st sdk.SeatStatus, known bool) error {
 			return err
 		}
 	}
-	// A spawn whose host died while it waited for a probe is decided by what is known: it runs.
+	end := a.recoveredTerminal()
 	err := a.transition(EvRunning, func(r *journal.SeatRow) {
 		r.Handle, r.Reason = st.Handle, ""
 		if r.Started.IsZero() {
 			r.Started = time.Now()
 		}
-	}, &settle{state: wire.GoalSucceeded, data: a.spawnResult()})
+		if r.Ready.IsZero() && end != nil {
+			r.Ready = time.Now()
+		}
+	}, end)
 	a.watch()
+	a.resumeReady()
 	return err
 }
 

@@ -100,7 +100,7 @@ func (s *Set) reserve(key goal.Key, fingerprint string, p *plan, m *minting) (a 
 	if err := s.cap.reserve(now, s.holders); err != nil {
 		return nil, acc, false, wire.Refuse(wire.CodeResourceExhausted, "%v", err)
 	}
-	mesh := onMesh(view, now, func(l life) bool { return s.retired.lives[l] })
+	mesh := onMesh(view, func(l life) bool { return s.retired.lives[l] })
 	alias, err := s.names.allocate(p.profile.Alias, p.profile.Pinned, func(n string) claim {
 		if h := s.byAlias[n]; h != nil {
 			return claimOf(h.snapshot())
@@ -118,7 +118,7 @@ func (s *Set) reserve(key goal.Key, fingerprint string, p *plan, m *minting) (a 
 		SeatID: m.seatID, UID: m.uid, Alias: alias, Principal: wire.OwnerLocal + "." + m.actor, Nonce: m.nonce,
 		RequestID: string(key), Fingerprint: fingerprint, Persona: p.profile.PersonaPath, Agent: p.profile.Agent,
 		Runtime: p.runtime, Role: p.profile.Role, Model: p.profile.Model, Variant: p.profile.Variant, Cwd: p.cwd,
-		Grace: p.grace, ReadinessMs: p.window, Form: p.form, State: journal.StateIntent, Created: now, Fence: s.cfg.Epoch,
+		Grace: p.grace, ReadinessMs: p.window, ReadyBy: string(p.facts.ReadyBy), Form: p.form, State: journal.StateIntent, Created: now, Fence: s.cfg.Epoch,
 	}
 	_, id, _ := key.Split()
 	acc = wire.Acceptance{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -18,17 +19,13 @@ type Roster interface {
 }
 
 // View is the presence bucket as seen by one watcher. Its rows are shared: not to be changed.
-type View struct {
-	Rows  []wire.Presence
-	State string    // ViewCurrent, ViewStale or ViewUnpopulated; empty: unpopulated
-	At    time.Time // when the watcher last heard of the bucket
-}
+type View = mesh.View
 
 // States of a view. Only a current one says anything of who is not there.
 const (
-	ViewCurrent     = "current"
-	ViewStale       = "stale"       // the watcher itself has been silent for longer than presence lasts
-	ViewUnpopulated = "unpopulated" // the watcher has not seen the bucket yet
+	ViewCurrent     = mesh.ViewCurrent
+	ViewStale       = mesh.ViewStale
+	ViewUnpopulated = mesh.ViewUnpopulated
 )
 
 // view is the roster's view; without a roster nothing is known.
@@ -68,12 +65,9 @@ func (s *Set) awaitView(ctx context.Context) bool {
 	return true
 }
 
-// presenceOf returns the record of exactly this life, if the view has one.
-func presenceOf(v View, principal, uid string) (wire.Presence, bool) {
-	for _, p := range v.Rows {
-		if p.Card.ID == principal && p.LifecycleUID == uid {
-			return p, true
-		}
-	}
-	return wire.Presence{}, false
+// joins reports whether a record is the life principal and uid telling that it is there, later than floor (epoch
+// ms; a process of that life that has ended may have said so up to then). Names are not looked at: anybody may
+// have any.
+func joins(p wire.Presence, principal, uid string, floor int64) bool {
+	return p.Card.ID == principal && p.LifecycleUID == uid && p.Status != wire.StatusOffline && p.TS > floor
 }

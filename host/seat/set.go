@@ -55,6 +55,7 @@ type Config struct {
 	Policy   authz.Policy
 
 	Health   time.Duration // between two looks at what running seats depend on; default 5 s
+	ExitPoll time.Duration // between two looks for the end of a seat on a runtime that tells of none, while it gets ready; default 1 s
 	ViewWait time.Duration // how long a spawn waits for the first view of the mesh; default 3 s
 }
 
@@ -100,6 +101,9 @@ func New(cfg Config) *Set {
 	}
 	if cfg.Health == 0 {
 		cfg.Health = 5 * time.Second
+	}
+	if cfg.ExitPoll == 0 {
+		cfg.ExitPoll = exitPoll
 	}
 	if cfg.ViewWait == 0 {
 		cfg.ViewWait = snapshotWait

@@ -264,12 +264,16 @@ func (a *actor) onCommitted(st sdk.SeatStatus, p *sdk.Probe) error {
 	switch st.State {
 	case sdk.SeatRunning, sdk.SeatExited:
 		var end *settle
-		if p == nil && st.State == sdk.SeatRunning && a.snapshot().State != Stopping {
+		if readyAtCommit(a.snapshot().Row, p) && st.State == sdk.SeatRunning && a.snapshot().State != Stopping {
 			end = &settle{state: wire.GoalSucceeded, data: a.spawnResult()}
 		}
 		a.set.cfg.Goals.Phase(goal.Key(a.snapshot().Row.RequestID), wire.PhaseLaunched)
 		// A program that ended at once did run: Running first, then its exit.
-		err := a.transition(EvRunning, func(r *journal.SeatRow) { r.Started = time.Now() }, end)
+		err := a.transition(EvRunning, func(r *journal.SeatRow) {
+			if r.Started = time.Now(); end != nil {
+				r.Ready = r.Started
+			}
+		}, end)
 		if err != nil {
 			return err
 		}
