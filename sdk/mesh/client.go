@@ -70,6 +70,7 @@ type Client struct {
 	// borrowed: the connection is somebody else's (FromConn), and Close leaves it open.
 	borrowed bool
 	once     sync.Once
+	turn     chan struct{} // of the one that reads a history
 
 	mu     sync.Mutex
 	epochs map[string]uint64 // endpoint and instance id -> highest epoch seen
@@ -82,7 +83,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	if !wire.ValidSpace(cfg.Space) {
 		return nil, fmt.Errorf("connect to mesh: space %q is not 1..64 characters of [A-Za-z0-9_-]", cfg.Space)
 	}
-	c := &Client{cfg: cfg, caller: cfg.Caller, closed: make(chan struct{}), epochs: map[string]uint64{}}
+	c := &Client{cfg: cfg, caller: cfg.Caller, closed: make(chan struct{}), turn: make(chan struct{}, 1), epochs: map[string]uint64{}}
 	var err error
 	if c.caller.IsZero() {
 		if c.caller, err = NewCaller(); err != nil {

@@ -21,6 +21,7 @@ const requestTimeout = 2 * time.Second
 // Error codes of the JetStream API.
 const (
 	codeConsumerNotFound = 10014
+	codeConsumerExists   = 10148
 	codeNoMessage        = 10037
 	codeStreamNotFound   = 10059
 	codeWrongSequence    = 10071 // also 10164, with the sequence that stands
@@ -159,6 +160,6 @@ func FromConn(nc *nats.Conn, cfg Config) (*Client, error) {
 	} else if err := caller.Check(); err != nil {
 		return nil, fmt.Errorf("use connection: %w", err)
 	}
-	c := &Client{nc: nc, cfg: cfg, caller: caller, closed: make(chan struct{}), borrowed: true, epochs: map[string]uint64{}}
+	c := &Client{nc: nc, cfg: cfg, caller: caller, closed: make(chan struct{}), borrowed: true, turn: make(chan struct{}, 1), epochs: map[string]uint64{}}
 	return c, nil
 }

@@ -1,0 +1,279 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// Bounds of History.
+const (
+	DefaultHistory = 100
+	MaxHistory     = 1000
+)
+
+// HistoryQuery says which messages of a channel to read.
+type HistoryQuery struct {
+	Channel string // one channel, no pattern
+	Limit   int    // the latest so many; default DefaultHistory, at most MaxHistory
+	// Before is the Seq of a message: only earlier ones are read. It turns the page back. 0: from the newest on.
+	Before uint64
+	// Since leaves out what was stored earlier; zero for everything that is kept.
+	Since time.Time
+}
+
+// History reads the latest messages of a channel, oldest first. Messages that are not well-formed or not by
+// whom they say are left out, and a message that was sent twice is returned once. A channel that nobody has
+// written to has an empty history.
+//
+// Errors: *wire.SubjectError, ErrNotSetUp, ErrUnreachable, ErrNoReply, ErrClosed.
+func (c *Client) History(ctx context.Context, q HistoryQuery) ([]Message, error) {
+	if q.Limit <= 0 {
+		q.Limit = DefaultHistory
+	}
+	q.Limit = min(q.Limit, MaxHistory)
+	if !wire.ValidChannel(q.Channel) {
+		return nil, fmt.Errorf("read history: %w", &wire.SubjectError{Op: "build channel filter", Field: "channel", Why: strconv.Quote(q.Channel) + " is not a channel"})
+	}
+	msgs, _, err := c.history(ctx, q, 0)
+	if err != nil {
+		return nil, fmt.Errorf("read history of %s: %w", q.Channel, err)
+	}
+	return msgs, nil
+}
+
+// history reads messages behind the sequence after, and returns the last sequence of the stream too: whatever
+// has a higher one came later.
+func (c *Client) history(ctx context.Context, q HistoryQuery, after uint64) ([]Message, uint64, error) {
+	filter, err := wire.ChannelFilter(c.cfg.Space, q.Channel)
+	if err != nil {
+		return nil, 0, err
+	}
+	stream, err := wire.StreamName(wire.StreamChat, c.cfg.Space)
+	if err != nil {
+		return nil, 0, err
+	}
+	state, err := c.streamState(ctx, stream)
+	if err != nil {
+		return nil, 0, err
+	}
+	end := state.LastSeq + 1 // exclusive
+	if q.Before > 0 {
+		end = min(end, q.Before)
+	}
+	if after > state.LastSeq { // the stream was made anew
+		after = 0
+	}
+	begin := max(state.FirstSeq, after+1, 1)
+	if state.Messages == 0 || begin >= end {
+		return nil, state.LastSeq, nil
+	}
+	// One read at a time: the consumer of a history has one name per life.
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return nil, 0, ctx.Err()
+	}
+	r := &historyReader{c: c, stream: stream, filter: filter, name: wire.DurableHistory(wire.Principal{Owner: c.caller.Owner, Actor: c.caller.Actor}, c.caller.UID)}
+	defer r.remove()
+	msgs, err := r.last(ctx, begin, end, q)
+	return msgs, state.LastSeq, err
+}
+
+type streamState struct {
+	Messages uint64            `json:"messages"`
+	FirstSeq uint64            `json:"first_seq"`
+	LastSeq  uint64            `json:"last_seq"`
+	Subjects map[string]uint64 `json:"subjects"`
+}
+
+func (c *Client) streamState(ctx context.Context, stream string) (streamState, error) {
+	var info struct {
+		State streamState `json:"state"`
+	}
+	err := c.api(ctx, "STREAM.INFO."+stream, nil, &info)
+	return info.State, err
+}
+
+// historyReader reads one channel through a consumer of its own.
+type historyReader struct {
+	c                    *Client
+	stream, filter, name string
+	made                 bool
+}
+
+// from puts the consumer at a sequence and returns how many messages are there for it from there on.
+func (r *historyReader) from(ctx context.Context, seq uint64, since time.Time) (uint64, error) {
+	if r.made {
+		if err := r.delete(ctx); err != nil {
+			return 0, err
+		}
+	}
+	config := map[string]any{
+		"name": r.name, "filter_subject": r.filter, "ack_policy": "none", "mem_storage": true, "num_replicas": 1,
+		"inactive_threshold": 30 * time.Second, "max_deliver": 1,
+	}
+	if since.IsZero() {
+		config["deliver_policy"], config["opt_start_seq"] = "by_start_sequence", seq
+	} else {
+		config["deliver_policy"], config["opt_start_time"] = "by_start_time", since.UTC().Format(time.RFC3339Nano)
+	}
+	var info struct {
+		NumPending uint64 `json:"num_pending"`
+	}
+	create := func() error {
+		return r.c.api(ctx, "CONSUMER.CREATE."+r.stream+"."+r.name+"."+r.filter,
+			map[string]any{"stream_name": r.stream, "config": config, "action": "create"}, &info)
+	}
+	err := create()
+	var refusal *apiError
+	if errors.As(err, &refusal) && refusal.ErrCode == codeConsumerExists { // of a read that was interrupted
+		if err = r.delete(ctx); err == nil {
+			err = create()
+		}
+	}
+	r.made = r.made || err == nil
+	return info.NumPending, err
+}
+
+func (r *historyReader) delete(ctx context.Context) error {
+	err := r.c.api(ctx, "CONSUMER.DELETE."+r.stream+"."+r.name, nil, nil)
+	var refusal *apiError
+	if errors.As(err, &refusal) && refusal.ErrCode == codeConsumerNotFound {
+		return nil
+	}
+	return err
+}
+
+func (r *historyReader) remove() {
+	if !r.made {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	defer cancel()
+	_ = r.delete(ctx) // the server forgets it by itself
+}
+
+// last reads the latest messages of [begin, end). The server can count what is behind a sequence but cannot go
+// backwards, so the start is sought: twice as far back each time, until enough is behind it.
+func (r *historyReader) last(ctx context.Context, begin, end uint64, q HistoryQuery) ([]Message, error) {
+	if !q.Since.IsZero() {
+		n, err := r.from(ctx, 0, q.Since)
+		if err != nil || n == 0 {
+			return nil, err
+		}
+		return r.read(ctx, begin, end, n, q.Limit)
+	}
+	behind := uint64(0) // messages at end and later, which are not wanted
+	if q.Before > 0 {
+		var err error
+		if behind, err = r.from(ctx, end, time.Time{}); err != nil {
+			return nil, err
+		}
+	}
+	for back := uint64(max(q.Limit, 64)); ; back *= 4 {
+		start := begin
+		if end-begin > back {
+			start = end - back
+		}
+		n, err := r.from(ctx, start, time.Time{})
+		if err != nil {
+			return nil, err
+		}
+		if start == begin || n >= behind+uint64(q.Limit) {
+			return r.read(ctx, start, end, n, q.Limit)
+		}
+	}
+}
+
+// read takes n messages from the consumer and keeps the last limit of [begin, end).
+func (r *historyReader) read(ctx context.Context, begin, end, n uint64, limit int) ([]Message, error) {
+	inbox := r.c.nc.NewInbox()
+	in := make(chan *nats.Msg, historyBatch+16)
+	sub, err := r.c.nc.ChanSubscribe(inbox, in)
+	if err != nil {
+		return nil, failure(err)
+	}
+	defer sub.Unsubscribe()
+	var msgs []Message
+	seen := seenIDs{}
+	for n > 0 {
+		batch := min(n, historyBatch)
+		req := nats.NewMsg("$JS.API.CONSUMER.MSG.NEXT." + r.stream + "." + r.name)
+		req.Reply = inbox
+		req.Data = fmt.Appendf(nil, `{"batch":%d,"no_wait":true}`, batch)
+		if err := r.c.nc.PublishMsg(req); err != nil {
+			return nil, failure(err)
+		}
+		got, done, err := r.batch(ctx, in, batch, func(seq uint64, msg *nats.Msg) bool {
+			if seq >= end {
+				return false
+			}
+			m, err := open(msg.Subject, msg.Data)
+			if err != nil || seq < begin || !seen.first(m.ID) {
+				return true
+			}
+			m.Historical, m.Seq = true, seq
+			if msgs = append(msgs, m); len(msgs) >= 2*limit {
+				msgs = append(msgs[:0], msgs[len(msgs)-limit:]...)
+			}
+			return true
+		})
+		if err != nil {
+			return nil, err
+		}
+		if done {
+			break
+		}
+		n -= got
+	}
+	if len(msgs) > limit {
+		msgs = msgs[len(msgs)-limit:]
+	}
+	return msgs, nil
+}
+
+const historyBatch = 256
+
+// batch reads the answer to one pull. done: there is nothing more, or take wants no more.
+func (r *historyReader) batch(ctx context.Context, in chan *nats.Msg, want uint64, take func(uint64, *nats.Msg) bool) (got uint64, done bool, err error) {
+	silence := time.NewTimer(requestTimeout)
+	defer silence.Stop()
+	for got < want {
+		select {
+		case msg := <-in:
+			if status := msg.Header.Get("Status"); status != "" && len(msg.Data) == 0 {
+				switch status {
+				case "404", "408":
+					return got, true, nil // no more than that is there
+				case "503":
+					return got, true, fmt.Errorf("%w: the read was interrupted", ErrNoReply)
+				}
+				continue
+			}
+			meta, err := msg.Metadata()
+			if err != nil {
+				return got, true, fmt.Errorf("%w: %w", ErrBadReply, err)
+			}
+			got++
+			if !take(meta.Sequence.Stream, msg) {
+				return got, true, nil
+			}
+			silence.Reset(requestTimeout)
+		case <-silence.C:
+			return got, true, fmt.Errorf("%w: the read was interrupted", ErrNoReply)
+		case <-r.c.closed:
+			return got, true, ErrClosed
+		case <-ctx.Done():
+			return got, true, ctx.Err()
+		}
+	}
+	return got, false, nil
+}
