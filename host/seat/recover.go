@@ -231,9 +231,7 @@ func (a *actor) restoreGoal() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), persistTimeout)
 	defer cancel()
-	return a.set.cfg.Journal.Update(ctx, func(tx *journal.Tx) error {
-		return a.set.cfg.Goals.Accept(tx, goal.Key(row.RequestID), row.SeatID, acc, time.Time{})
-	})
+	return a.set.cfg.Goals.Restore(ctx, goal.Key(row.RequestID), row.SeatID, acc)
 }
 
 // compensate undoes a spawn of which nothing ever ran, and fails its goal.

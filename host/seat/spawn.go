@@ -43,9 +43,12 @@ func launchDir(seatDir string) string { return filepath.Join(seatDir, "launch") 
 // the goal's terminal. The request id is the goal id: the same caller, id and fingerprint get the same
 // acceptance again and start nothing.
 //
-// Errors, all not-executed: bad-request, not-found (persona, connector), failed-precondition (among them:
-// the id was used for another request), resource-exhausted (the ceiling), unavailable (the host stops, or
-// a plugin is not ready).
+// Whichever host of the space accepted it first has it: its acceptance is returned then.
+//
+// Errors, not-executed: bad-request, not-found (persona, connector), failed-precondition (among them: the id
+// was used for another request), resource-exhausted (the ceiling), unavailable (the host stops, a plugin is
+// not ready, the mesh does not answer). When the mesh did not say whether it accepted, the outcome is unknown,
+// and nothing is started.
 func (s *Set) Spawn(ctx context.Context, caller wire.Caller, id, fingerprint string, args wire.SpawnArgs) (wire.Acceptance, error) {
 	return s.start(ctx, id, fingerprint, order{caller: caller, args: args})
 }
@@ -53,6 +56,9 @@ func (s *Set) Spawn(ctx context.Context, caller wire.Caller, id, fingerprint str
 // start is Spawn for any order.
 func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (wire.Acceptance, error) {
 	key := goal.KeyOf(o.caller, id)
+	if err := s.cfg.Goals.Ready(); err != nil {
+		return wire.Acceptance{}, err
+	}
 	if acc, ok, err := s.accepted(ctx, key, fingerprint); ok || err != nil {
 		return acc, err
 	}
@@ -84,11 +90,7 @@ func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (wire.
 	if !s.has(row.Runtime) {
 		// Whoever removes a runtime hides it first and then looks for its seats; this one is looked for from
 		// now on, so one of the two sees the other.
-		a.acceptErr = wire.Refuse(wire.CodeUnavailable, "runtime %s is being removed", row.Runtime)
-		s.freed(a)
-		close(a.accepted)
-		close(a.done)
-		return wire.Acceptance{}, a.acceptErr
+		return wire.Acceptance{}, a.unaccepted(wire.Refuse(wire.CodeUnavailable, "runtime %s is being removed", row.Runtime))
 	}
 	err = s.cfg.Journal.Update(ctx, func(tx *journal.Tx) error {
 		if err := tx.PutSeat(row); err != nil {
@@ -97,11 +99,12 @@ func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (wire.
 		return s.cfg.Goals.Accept(tx, key, row.SeatID, acc, time.Now().Add(readyWindow(row)))
 	})
 	if err != nil {
-		a.acceptErr = wire.Refuse(wire.CodeUnavailable, "record the spawn: %v", err)
-		s.freed(a)
-		close(a.accepted)
-		close(a.done)
-		return wire.Acceptance{}, a.acceptErr
+		return wire.Acceptance{}, a.unaccepted(wire.Refuse(wire.CodeUnavailable, "record the spawn: %v", err))
+	}
+	// The mesh decides: what this host could not accept there has no effect here.
+	won, standing, err := s.cfg.Goals.Bind(ctx, key)
+	if !won {
+		return standing, a.undoAcceptance(key, err)
 	}
 	_ = fpAccepted.Hit()
 	lctx, cancel := context.WithTimeout(s.life, launchTimeout)
@@ -114,6 +117,48 @@ func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (wire.
 		a.launch(lctx, p, minted)
 	})
 	return acc, nil
+}
+
+// unaccepted gives back what a spawn reserved that was not accepted.
+func (a *actor) unaccepted(why *wire.Error) error {
+	a.acceptErr = why
+	a.set.freed(a)
+	close(a.accepted)
+	close(a.done)
+	return why
+}
+
+// undoAcceptance takes back what stands in the journal of a spawn that the mesh did not accept here: another
+// host was first (err nil), it was refused, or what the mesh made of it is not known. In the last case, and
+// when the journal does not take it back, the goal is ended as one of which nothing was started; its outbox
+// finds out whether there is anybody to tell. It returns err.
+func (a *actor) undoAcceptance(key goal.Key, err error) error {
+	werr := wire.ErrorFrom(err)
+	if werr == nil {
+		a.elsewhere = true
+		werr = wire.Refuse(wire.CodeConflict, "another host accepted the goal")
+	}
+	if werr.OutcomeOrUnknown() == wire.OutcomeNotExecuted {
+		ctx, cancel := context.WithTimeout(context.Background(), persistTimeout)
+		defer cancel()
+		row := a.snapshot().Row
+		jerr := a.set.cfg.Journal.Update(ctx, func(tx *journal.Tx) error {
+			if err := tx.DeleteSeat(row.SeatID); err != nil {
+				return err
+			}
+			return a.set.cfg.Goals.Forget(tx, key)
+		})
+		if jerr == nil {
+			_ = a.unaccepted(werr)
+			return err
+		}
+		a.log.Error("take back a spawn that was not accepted", "err", jerr)
+	}
+	a.acceptErr = werr
+	close(a.accepted)
+	a.start()
+	a.post(func() { a.onLaunchDone(fmt.Errorf("nothing was started: %w", werr), nil) })
+	return err
 }
 
 // has reports whether a runtime is there and stays. The one for new seats always is: it cannot be removed.
@@ -132,20 +177,11 @@ func (s *Set) accepted(ctx context.Context, key goal.Key, fingerprint string) (w
 		case <-ctx.Done():
 			return wire.Acceptance{}, false, wire.Fail(wire.CodeDeadlineExceeded, "the first request with this id is still being accepted")
 		}
-		if a.acceptErr != nil {
+		if a.acceptErr != nil && !a.elsewhere {
 			return wire.Acceptance{}, false, a.acceptErr
 		}
 	}
-	row, ok, err := s.cfg.Goals.Lookup(key)
-	switch {
-	case err != nil:
-		return wire.Acceptance{}, false, wire.Refuse(wire.CodeUnavailable, "look up goal: %v", err)
-	case !ok:
-		return wire.Acceptance{}, false, nil
-	case row.Fingerprint != fingerprint:
-		return wire.Acceptance{}, false, wire.Refuse(wire.CodeFailedPrecondition, "goal id %s was used for another request; use a new id", row.Acceptance.GoalID)
-	}
-	return row.Acceptance, true, nil
+	return s.cfg.Goals.Recall(ctx, key, fingerprint)
 }
 
 // launch is the saga: build → prepare → persist → commit. Everything it needs to find an interrupted
@@ -334,7 +370,10 @@ func (a *actor) onLaunchDone(err error, p *sdk.Probe) {
 // launchError is the goal's error for a launch of which nothing is left.
 func launchError(err error) *wire.Error {
 	code := wire.CodeFailedPrecondition
+	var told *wire.Error
 	switch {
+	case errors.As(err, &told): // a refusal keeps its code
+		code = told.Code
 	case errors.Is(err, sdk.ErrInvalid):
 		code = wire.CodeBadRequest
 	case errors.Is(err, sdk.ErrUnavailable), errors.Is(err, sdk.ErrPluginDown):
