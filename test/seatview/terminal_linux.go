@@ -161,6 +161,13 @@ func (s *Terminal) Wait() int {
 	return s.cmd.ProcessState.ExitCode()
 }
 
+// Kill ends the command with SIGKILL: it has no time to put anything right.
+func (s *Terminal) Kill() {
+	s.t.Helper()
+	_ = s.cmd.Process.Kill()
+	<-s.ended
+}
+
 // Detach presses the detach key and waits for the end of the command.
 func (s *Terminal) Detach() {
 	s.t.Helper()

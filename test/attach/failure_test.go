@@ -1,0 +1,353 @@
+//go:build linux
+
+package attach
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/harness"
+	"github.com/cotal-ai/cotal-host/test/seatview"
+)
+
+// lines types numbered lines through whatever happens, each of them once, and afterwards judges what the program
+// was typed.
+type lines struct {
+	m    *seatview.Mesh
+	next int
+	sent []int // those whose Write said that they were sent
+}
+
+func (l *lines) type1(t *testing.T) error {
+	t.Helper()
+	n := l.next
+	l.next++
+	err := l.m.Type(fmt.Sprintf("n%06d\n", n))
+	switch {
+	case err == nil:
+		l.sent = append(l.sent, n)
+	case !errors.Is(err, mesh.ErrNotAttached):
+		t.Fatalf("type line %d: %v", n, err)
+	}
+	return err
+}
+
+// typeOne types lines until one was sent.
+func (l *lines) typeOne(t *testing.T) int {
+	t.Helper()
+	harness.Eventually(t, harness.DefaultWait, "a line can be typed again", func() (bool, string) {
+		err := l.type1(t)
+		return err == nil, fmt.Sprint(err)
+	})
+	return l.next - 1
+}
+
+// judge reads what the program was typed: each line at most once, in order, none that was not sent.
+func judge(t *testing.T, file string, l *lines) map[int]bool {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, last := map[int]bool{}, -1
+	for line := range strings.Lines(string(text)) {
+		n, err := strconv.Atoi(strings.TrimPrefix(strings.TrimSpace(line), "n"))
+		if err != nil {
+			t.Fatalf("the program was typed %q", line)
+		}
+		if n <= last {
+			t.Errorf("line %d was typed behind line %d", n, last)
+		}
+		last = n
+		got[n] = true
+	}
+	for n := range got {
+		sent := false
+		for _, s := range l.sent {
+			sent = sent || s == n
+		}
+		if !sent {
+			t.Errorf("line %d was typed, and its writer was told that it was not", n)
+		}
+	}
+	return got
+}
+
+// logging is an agent that appends every line it is typed to a file, on a terminal that does not echo, and ticks.
+func logging(w *harness.World, name, file string) wire.AgentRow {
+	return w.Spawn(name, "sh", "-c", fmt.Sprintf(`stty -echo; echo up; while read -r l; do echo "$l" >> %s; echo "got $l"; done`, file))
+}
+
+// proves: ATTACH-2
+func TestAHostThatIsKilledLeavesTheSessionToTheNext(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		t.Run(map[bool]string{true: "with its broker", false: "beside its broker"}[own], func(t *testing.T) {
+			t.Parallel()
+			w := harness.New(t)
+			if !own {
+				w.StartBroker()
+			}
+			h := w.Start(harness.HostOptions{})
+			file := filepath.Join(w.Dir, "typed")
+			row := logging(w, "worker", file)
+			m := seatview.MustAttachMesh(t, seatview.Client(t, w), seatview.Call(t, row, ""))
+			m.See("up")
+			l := &lines{m: m}
+			first := l.typeOne(t)
+			m.See(fmt.Sprintf("got n%06d", first))
+			h.Kill()
+			for range 50 { // into the gap
+				_ = l.type1(t)
+			}
+			h = w.Start(harness.HostOptions{})
+			harness.Eventually(t, harness.DefaultWait, "the session is attached again", func() (bool, string) {
+				return strings.Contains(m.Text(), "[back writer"), m.Text()
+			})
+			last := l.typeOne(t)
+			m.See(fmt.Sprintf("got n%06d", last))
+			got := judge(t, file, l)
+			if !got[first] || !got[last] {
+				t.Errorf("lines %d and %d were not typed: %v", first, last, got)
+			}
+			if reason := m.News()[0].Reason; !own && reason != wire.EndManagerRestart && !strings.Contains(reason, "does not serve") {
+				t.Errorf("the loss is told as %q", reason)
+			}
+			// A host that stops in order says so itself.
+			h.Stop()
+			harness.Eventually(t, harness.DefaultWait, "the viewer is told that the host stops", func() (bool, string) {
+				news := m.News()
+				return len(news) > 2 && news[2].Reason == wire.EndManagerRestart, fmt.Sprint(news)
+			})
+		})
+	}
+}
+
+func TestABrokerThatRestartsDoublesNothing(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	b := w.StartBroker()
+	w.Start(harness.HostOptions{})
+	file := filepath.Join(w.Dir, "typed")
+	row := logging(w, "worker", file)
+	m := seatview.MustAttachMesh(t, seatview.Client(t, w), seatview.Call(t, row, ""))
+	m.See("up")
+	l := &lines{m: m}
+	for round := range 3 {
+		first := l.typeOne(t)
+		m.See(fmt.Sprintf("got n%06d", first))
+		b.Kill()
+		for range 20 {
+			_ = l.type1(t)
+		}
+		b.Restart()
+		harness.Eventually(t, harness.DefaultWait, "the session is attached again", func() (bool, string) {
+			return strings.Count(m.Text(), "[back writer") == round+1, m.Text()
+		})
+		last := l.typeOne(t)
+		m.See(fmt.Sprintf("got n%06d", last))
+		if got := judge(t, file, l); !got[first] || !got[last] {
+			t.Errorf("lines %d and %d were not typed: %v", first, last, got)
+		}
+	}
+}
+
+// A server that holds everything for ten seconds loses no output, and types nothing that is ten seconds old.
+func TestAPartitionIsSatOut(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 12 s")
+	}
+	t.Parallel()
+	w := harness.New(t)
+	b := w.StartBroker()
+	w.Start(harness.HostOptions{})
+	file := filepath.Join(w.Dir, "typed")
+	row := logging(w, "worker", file)
+	ticks := w.SpawnFake("ticks", `[{"tick": {"everyMs": 50, "text": "tick"}}]`)
+	c := seatview.Client(t, w)
+	m := seatview.MustAttachMesh(t, c, seatview.Call(t, row, ""))
+	watch := seatview.MustAttachMesh(t, c, seatview.Call(t, ticks, wire.AttachObserver))
+	m.See("up")
+	watch.See("tick")
+	l := &lines{m: m}
+	first := l.typeOne(t)
+	m.See(fmt.Sprintf("got n%06d", first))
+	// A beat has to be known: before, nothing tells how old a key is.
+	harness.Eventually(t, harness.DefaultWait, "some beats are heard", beats(2))
+	b.Stop()
+	begun := time.Now()
+	_ = m.Type("xyz\n") // as a person does who has not noticed
+	harness.Eventually(t, harness.DefaultWait, "the host counts as not heard", func() (bool, string) {
+		err := m.Type("")
+		return time.Since(begun) > 10*time.Second, fmt.Sprint(err)
+	})
+	if err := m.Type("n999999\n"); !errors.Is(err, mesh.ErrNotAttached) {
+		t.Errorf("typing while nothing is heard gives %v", err)
+	}
+	b.Cont()
+	last := l.typeOne(t)
+	m.See(fmt.Sprintf("got n%06d", last))
+	if text, _ := os.ReadFile(file); bytes.Contains(text, []byte("xyz")) {
+		t.Errorf("what was held up for ten seconds was typed: %q", text)
+	}
+	from := lastTick(watch.Text())
+	harness.Eventually(t, harness.DefaultWait, "the output goes on", func() (bool, string) {
+		n := lastTick(watch.Text())
+		return n > from+5, fmt.Sprint(n)
+	})
+	everyTick(t, watch.Text())
+	if news := watch.News(); len(news) != 0 {
+		t.Errorf("a viewer that only waited was told %v", news)
+	}
+}
+
+// beats waits for a number of seconds' worth of beats, by the clock they follow.
+func beats(n int) func() (bool, string) {
+	begun := time.Now()
+	return func() (bool, string) { return time.Since(begun) > time.Duration(n)*time.Second, "" }
+}
+
+func lastTick(text string) int {
+	i := strings.LastIndex(text, "tick ")
+	if i < 0 || len(text) < i+17 {
+		return 0
+	}
+	n, _ := strconv.Atoi(text[i+5 : i+17])
+	return n
+}
+
+// everyTick fails when a tick is missing or doubled, behind the first one that was shown.
+func everyTick(t *testing.T, text string) {
+	t.Helper()
+	last := 0
+	for part := range strings.SplitSeq(text, "tick ") {
+		if len(part) < 12 {
+			continue
+		}
+		n, err := strconv.Atoi(part[:12])
+		if err != nil {
+			continue
+		}
+		if last != 0 && n != last+1 {
+			t.Fatalf("tick %d follows tick %d", n, last)
+		}
+		last = n
+	}
+}
+
+func TestASeatThatIsStoppedWhileItsHostIsAwayIsFoundGone(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	h := w.Start(harness.HostOptions{})
+	row := w.SpawnFake("worker", answering)
+	m := seatview.MustAttachMesh(t, seatview.Client(t, w), seatview.Call(t, row, ""))
+	m.See("up")
+	h.Kill()
+	w.KillPID(row.PID)
+	w.Start(harness.HostOptions{})
+	reason, err := m.Ended()
+	var refused *wire.Error
+	if reason == wire.EndProcessExit || errors.As(err, &refused) && refused.Code == wire.CodeExpired {
+		return
+	}
+	t.Errorf("the session of a seat that is gone ends with %q, %v", reason, err)
+}
+
+// A viewer that vanishes leaves neither its place nor the keyboard taken.
+//
+// proves: ATTACH-5
+func TestAViewerThatVanishesIsMissed(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	w.Start(harness.HostOptions{Args: []string{"--max-sessions", "1"}})
+	row := w.SpawnFake("worker", answering)
+	s := seatview.Start(t, w, 24, 80, "attach", "--mesh", "worker")
+	s.See("up")
+	c := seatview.Client(t, w)
+	_, err := seatview.AttachMesh(t, c, seatview.Call(t, row, ""))
+	refusal(t, err, wire.CodeResourceExhausted)
+	s.Kill()
+	m := await(t, c, row, wire.AttachWriter)
+	m.See("up")
+}
+
+// An offer that nobody takes is given back, too.
+func TestAnOfferThatNobodyTakesExpires(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	w.Start(harness.HostOptions{Args: []string{"--max-sessions", "1"}})
+	row := w.SpawnFake("worker", answering)
+	c := seatview.Client(t, w)
+	call := seatview.Call(t, row, "")
+	var reply wire.AttachReply
+	if _, err := c.Call(t.Context(), mesh.Call{
+		Endpoint: wire.EndpointManager, Command: wire.CmdAttach, Instance: row.InstanceID, Authz: wire.AuthzAny, Target: &call.Target,
+	}, &reply); err != nil {
+		t.Fatal(err)
+	}
+	g, err := wire.DecodeSessionGrant(reply.Grant)
+	if err != nil || g.Signed() || g.Issuer != nil || g.Target == nil || *g.Target != call.Target || reply.Role != wire.AttachWriter {
+		t.Errorf("the grant in open mode is %+v, %v", g, err)
+	}
+	_, err = seatview.AttachMesh(t, c, call)
+	refusal(t, err, wire.CodeResourceExhausted)
+	await(t, c, row, wire.AttachWriter)
+}
+
+// A flood reaches a healthy viewer whole, beside one that has stopped reading.
+func TestAHealthyViewerLosesNothing(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	gate := filepath.Join(w.Dir, "go")
+	row := w.SpawnFake("flood", fmt.Sprintf(`[{"print": "up\n"}, {"waitFile": %q}, {"flood": {"mb": 20}}, {"print": "done\n"}, {"hang": true}]`, gate))
+	c := seatview.Client(t, w)
+	m := seatview.MustAttachMesh(t, c, seatview.Call(t, row, wire.AttachObserver))
+	m.See("up")
+	stopped, err := c.Attach(t.Context(), seatview.Call(t, row, wire.AttachObserver)) // never read from
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stopped.Close() })
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.See("done")
+	text := m.Text()
+	text = text[strings.Index(text, "up"):]
+	next := -1
+	for line := range strings.SplitSeq(text, "\r\n") {
+		if len(line) != 100 {
+			continue
+		}
+		n, err := strconv.Atoi(line[:12])
+		if err != nil || next >= 0 && n != next {
+			t.Fatalf("line %q where %d was to come", line[:12], next)
+		}
+		next = n + 1
+	}
+	if want := 20 << 20 / 101; next < want {
+		t.Errorf("%d lines came, want %d", next, want)
+	}
+	if news := m.News(); len(news) != 0 {
+		t.Errorf("a healthy viewer is told %v", news)
+	}
+	// The other one goes on where it can, and is told what it missed.
+	buf := make([]byte, 64<<10)
+	var seen []byte
+	for !bytes.Contains(seen, []byte("done")) {
+		n, err := stopped.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen = append(seen, buf[:n]...)
+	}
+}
