@@ -77,6 +77,8 @@ type Host struct {
 	busConfig bus.Config // how the mesh is reached
 	sessions  *attach.Sessions
 
+	envAllow []string // extra variables that the operator lets agents see
+
 	stop stopper
 }
 
@@ -176,6 +178,7 @@ func (h *Host) boot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	h.envAllow = settings.SpawnEnv
 	if h.cfg.MaxSeats == 0 {
 		h.cfg.MaxSeats = settings.MaxSeats
 	}
@@ -314,7 +317,7 @@ func (h *Host) publish(c wire.Caller, goalID string, p wire.GoalProgress) {
 // serve answers from here on, and says so.
 func (h *Host) serve(ctx context.Context, url, tokenFile string, runtimeErr error) error {
 	h.openSessions(h.busConfig)
-	commands, err := control.Commands(control.Deps{Host: h, Seats: h.seats, Goals: h.goals, Attach: h.sessions})
+	commands, err := control.Commands(h.deps())
 	if err != nil {
 		return err
 	}

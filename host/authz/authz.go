@@ -233,7 +233,7 @@ type Ledger interface {
 
 // Seats says how a caller stands among the seats of this host.
 type Seats interface {
-	Standing(c wire.Caller) Standing
+	Stands(c wire.Caller) Standing
 }
 
 // Policy reads what decisions need. The zero value is that of an open space without seats.
@@ -263,7 +263,7 @@ func (p Policy) Reach(ctx context.Context, c wire.Caller) bool {
 // this mode. Whether it may act on its target is asked with Control.
 func (p Policy) Admit(ctx context.Context, c wire.Caller, a Access) *wire.Error {
 	if p.Seats != nil {
-		if err := Member(p.Seats.Standing(c)); err != nil {
+		if err := Member(p.Seats.Stands(c)); err != nil {
 			return err
 		}
 	}

@@ -33,7 +33,7 @@ func (s *scopes) Scope(_ context.Context, principal string) ([]string, error) {
 // standings is what a host knows of callers, by principal; anybody else is outside.
 type standings map[string]Standing
 
-func (s standings) Standing(c wire.Caller) Standing {
+func (s standings) Stands(c wire.Caller) Standing {
 	if st, ok := s[c.Principal()]; ok {
 		return st
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/host/authz"
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -39,12 +40,17 @@ type Host interface {
 // Deps is what the handlers are bound to. Fence and Policy may be nil: nothing is fenced, everything that
 // was admitted is allowed.
 type Deps struct {
-	Host   Host
-	Seats  Seats
-	Goals  Goals
-	Attach Attacher // nil: attach is unimplemented
-	Fence  *Fence
-	Policy Policy
+	Host     Host
+	Seats    Seats
+	Goals    Goals
+	Launch   Launcher
+	Personas Personas
+	Models   Models
+	Purger   Purger
+	Attach   Attacher // nil: attach is unimplemented
+	Fence    *Fence
+	Policy   Policy
+	Authz    authz.Policy // what a caller may see; the zero value is that of an open space
 }
 
 // Policy decides whether a caller may have a command carried out. It is asked on every request, behind the

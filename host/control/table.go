@@ -71,7 +71,8 @@ var named = wire.Shape{Limits: map[string]wire.Limit{"name": {Min: 1}}}
 
 // table is every command this host serves, by name. The handlers are bound to d; nothing else depends on it.
 func table(d Deps) []entry {
-	all := slices.Concat(hostRows(d), seatRows(d), attachRows(d))
+	all := slices.Concat(hostRows(d), seatRows(d), attachRows(d),
+		personaRows(d), modelRows(d), resolveRows(d), launchRows(d), stopRows(d), purgeRows(d))
 	slices.SortFunc(all, func(a, b entry) int {
 		if a.Name < b.Name {
 			return -1
@@ -91,7 +92,9 @@ func hostRows(d Deps) []entry {
 		row(entry{
 			Name: wire.CmdStatus, Capability: wire.CapManagerRead, Read: true, Observes: true,
 			Doc: "What this host is, how full it is, and which connectors and plugins it has.",
-		}, func(context.Context, *bus.Request, none) (wire.StatusReply, error) { return d.Host.Status(), nil }),
+		}, func(ctx context.Context, r *bus.Request, _ none) (wire.StatusReply, error) {
+			return d.status(ctx, r.Caller()), nil
+		}),
 		row(entry{
 			Name: wire.CmdShutdown, Capability: wire.CapManagerAdmin, InstanceOnly: true,
 			Doc: "Ends this host, with or without its seats, once every seat has its verdict.",
@@ -120,13 +123,15 @@ func seatRows(d Deps) []entry {
 			Name: wire.CmdPs, Capability: wire.CapManagerRead, Read: true,
 			Doc:  "All seats of this host, and those that ended lately.",
 			Args: reflect.TypeFor[none](), Reply: reflect.TypeFor[[]wire.AgentRow](), Check: bus.NoArgs,
-			Handler: bus.HandlerOf(func(context.Context, *bus.Request) (any, error) { return rows.list(d.Seats.Rows()) }),
+			Handler: bus.HandlerOf(func(ctx context.Context, r *bus.Request) (any, error) {
+				return rows.list(d.seen(ctx, r.Caller(), d.Seats.Rows()))
+			}),
 		},
 		row(entry{
 			Name: wire.CmdInspect, Capability: wire.CapManagerRead, Read: true, ArgsShape: named,
 			Doc: "One seat.",
-		}, func(ctx context.Context, _ *bus.Request, args wire.NameArgs) (wire.AgentRow, error) {
-			return d.Seats.Inspect(ctx, args.Name)
+		}, func(ctx context.Context, r *bus.Request, args wire.NameArgs) (wire.AgentRow, error) {
+			return d.inspect(ctx, r.Caller(), args.Name)
 		}),
 		row(entry{
 			Name: wire.CmdGoalResult, Capability: wire.CapManagerRead, Read: true,

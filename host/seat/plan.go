@@ -62,12 +62,8 @@ func (s *Set) plan(ctx context.Context, o order) (*plan, error) {
 			}
 		}
 		var err error
-		if p, err = s.persona(args); err != nil {
-			return nil, launch.PersonaRefusal(err).Wire()
-		}
-		if p != nil && !authz.PersonaLaunchable(s.cfg.Policy.Kind(), o.caller, p.Owner, admin) {
-			// One that is not the caller's is answered for like one that does not exist.
-			return nil, launch.PersonaRefusal(persona.NotFound(cmp.Or(args.Config, args.Name), p.Path)).Wire()
+		if p, err = s.personaFor(o.caller, args, admin); err != nil {
+			return nil, err
 		}
 		agent, by = launch.ChooseAgent(args, p, launch.Defaults{Agent: s.cfg.Agent})
 	}

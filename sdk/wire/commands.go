@@ -43,7 +43,8 @@ type ModelsReply struct {
 type ModelCatalog struct {
 	Agent     string            `json:"agent"`
 	Supported bool              `json:"supported"`
-	Models    []json.RawMessage `json:"models"` // objects as the connector gives them
+	Models    []json.RawMessage `json:"models"` // objects: id, name?, provider?, variants? [{name}]
+	Source    string            `json:"source,omitempty"`
 	Error     string            `json:"error,omitempty"`
 }
 

@@ -1,0 +1,40 @@
+package host
+
+import (
+	"context"
+
+	"github.com/cotal-ai/cotal-host/host/authz"
+	"github.com/cotal-ai/cotal-host/host/control"
+	"github.com/cotal-ai/cotal-host/host/launch"
+	"github.com/cotal-ai/cotal-host/host/persona"
+	"github.com/cotal-ai/cotal-host/sdk"
+)
+
+// deps binds the commands of the manager endpoint to this host.
+func (h *Host) deps() control.Deps {
+	guard := control.NewGuard(authz.Policy{Regime: authz.Open}, h.seats)
+	return control.Deps{
+		Host: h, Seats: h.seats, Goals: h.goals, Launch: h.seats, Attach: h.sessions, Purger: purger{h},
+		Personas: persona.NewStore(h.cfg.Root, guard.Policy.Kind()),
+		Models:   launch.Models{Plugins: plugins{h.catalog}, EnvAllow: h.envAllow},
+		Policy:   guard, Authz: guard.Policy,
+	}
+}
+
+// purger clears the history of this host's space.
+type purger struct{ h *Host }
+
+func (p purger) Purge(ctx context.Context, directMessages bool) (chat int64, dm *int64, err error) {
+	return p.h.bus.Purge(ctx, p.h.cfg.Space, directMessages)
+}
+
+// Connectors returns the names of the manifest's connectors, sorted.
+func (p plugins) Connectors() []string {
+	var names []string
+	for _, st := range p.Status() {
+		if st.Kind == sdk.KindConnector {
+			names = append(names, st.Name)
+		}
+	}
+	return names
+}
