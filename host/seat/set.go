@@ -44,6 +44,7 @@ type Config struct {
 	// Cooling is how long the place of a seat that ended by itself stays taken, from its start; default
 	// config.DefaultCooling, negative: none.
 	Cooling  time.Duration
+	Material func() (wire.LaunchMaterial, error) // what a launched program needs to reach the mesh; nil: nothing
 	Journal  *journal.Journal
 	Goals    *goal.Store
 	Plugins  Plugins
