@@ -267,12 +267,16 @@ func (a *actor) build(ctx context.Context, row journal.SeatRow, p *plan, m *mint
 	if err != nil {
 		return sdk.LaunchSpec{}, err
 	}
+	material, err := a.material(launchDir(a.set.dir(row.SeatID)))
+	if err != nil {
+		return sdk.LaunchSpec{}, err
+	}
 	spec, err := con.BuildLaunch(ctx, sdk.LaunchRequest{
 		SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Space: a.set.cfg.Space, Name: row.Alias, Role: row.Role,
 		Principal: row.Principal, LifecycleUID: row.UID, Servers: a.set.cfg.Servers,
 		PersonaPath: row.Persona, Persona: p.profile.Body, Model: row.Model, Variant: row.Variant,
 		Prompt: p.profile.Prompt, Resume: p.profile.Resume, LaunchOptions: p.profile.LaunchOptions,
-		BaseEnv: a.seatEnv(p), Binaries: p.binaries, WorkspaceRoot: a.set.cfg.Root, Cwd: row.Cwd, Dir: launchDir(a.set.dir(row.SeatID)),
+		BaseEnv: launch.MergeEnv(a.seatEnv(p), material), Binaries: p.binaries, WorkspaceRoot: a.set.cfg.Root, Cwd: row.Cwd, Dir: launchDir(a.set.dir(row.SeatID)),
 		Ports: m.ports, Secrets: m.secrets, SessionIDs: m.sessionIDs,
 	})
 	if err != nil {
