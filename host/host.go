@@ -226,7 +226,7 @@ func (h *Host) boot(ctx context.Context) error {
 	h.seats = seat.New(seat.Config{
 		InstanceID: h.inst.ID, Space: h.cfg.Space, Epoch: h.inst.Epoch, Root: h.cfg.Root, SeatRoot: h.cfg.SeatRoot,
 		EndedDir: filepath.Join(h.inst.Dir, "ended"), Runtime: h.runtimeName(), Servers: server, MaxSeats: h.cfg.MaxSeats, Cooling: cmp.Or(*h.cfg.Cooling, -1), Journal: h.journal, Goals: h.goals,
-		Plugins: live, Roster: meshView{h.mesh.roster}, Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Agent: settings.DefaultAgent,
+		Plugins: live, Roster: meshView{h.mesh.roster}, Material: material(server, token), Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Agent: settings.DefaultAgent,
 	})
 	if rerr != nil {
 		// Seats that live need an owner more than new ones need a runtime: serve what can be served.

@@ -141,3 +141,17 @@ type meshView struct{ *mesh.Roster }
 func (m meshView) View() seat.View {
 	return m.Roster.View()
 }
+
+// material is what a seat's program needs to reach the mesh in open mode: the address and the token that
+// everybody has. It is read anew for every launch, since a token file may be written anew.
+func material(server, tokenFile string) func() (wire.LaunchMaterial, error) {
+	return func() (wire.LaunchMaterial, error) {
+		m := wire.LaunchMaterial{Servers: server}
+		if tokenFile == "" {
+			return m, nil
+		}
+		var err error
+		m.Token, err = mesh.ReadToken(tokenFile)
+		return m, err
+	}
+}
