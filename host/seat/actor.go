@@ -303,6 +303,7 @@ func (a *actor) show(change func(*Snapshot)) {
 	next := *a.snapshot()
 	change(&next)
 	a.snap.Store(&next)
+	a.set.changes.Add(1)
 }
 
 // onExit records the end, once, and then removes what is left of the seat.

@@ -94,9 +94,9 @@ func (c *capacity) prune(now time.Time) {
 
 // holders counts the seats that take a place, by the status of their rows. The caller holds s.mu.
 func (s *Set) holders() map[string]int {
-	n := map[string]int{}
+	n, now := map[string]int{}, time.Now()
 	for _, a := range s.byID {
-		n[s.row(a.snapshot()).Status]++
+		n[statusNow(a.snapshot(), now)]++
 	}
 	return n
 }

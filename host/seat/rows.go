@@ -14,25 +14,26 @@ import (
 
 var hostname, _ = os.Hostname()
 
-// row is the public view of a seat. What is not known is absent.
-func (s *Set) row(snap *Snapshot) wire.AgentRow {
+// baseRow is the public view of a seat, with what the mesh says of it. What is not known is absent. Uptime is
+// not in it: it changes all the time, see uptime.
+func (s *Set) baseRow(snap *Snapshot, m meshFacts, status string) wire.AgentRow {
 	r, st := snap.Row, snap.Status
 	row := wire.AgentRow{
 		Name: r.Alias, ID: r.Principal, Agent: r.Agent, Space: s.cfg.Space, Mode: r.Runtime,
-		Status: statusOf(snap.State), Mesh: "absent", MeshView: "unpopulated", LifecycleUID: r.UID,
+		Status: status, Mesh: m.mesh, MeshView: m.view, LifecycleUID: r.UID,
 		Role: r.Role, Model: r.Model, Variant: r.Variant, Cwd: r.Cwd, InstanceID: s.cfg.InstanceID, Host: hostname,
+		Provider: m.provider, ActiveAt: m.activeAt, OfflineSince: m.offlineSince,
 		SeatID: r.SeatID, Reason: r.Reason,
+	}
+	if m.reported {
+		c := m.condition
+		row.Condition = &c
 	}
 	if c, id, ok := goal.Key(r.RequestID).Split(); ok {
 		row.GoalID, row.Spawner = id, c.Principal()
 	}
 	if !r.Started.IsZero() {
 		row.StartedAt = r.Started.UnixMilli()
-		end := time.Now()
-		if !r.Ended.IsZero() {
-			end = r.Ended
-		}
-		row.UptimeMs = max(0, end.Sub(r.Started).Milliseconds())
 	}
 	if snap.State.Live() && r.Exit == nil {
 		row.PID, row.SeatPID, row.Attached = st.Agent.PID, st.Identity.PID, st.Attached
@@ -44,10 +45,43 @@ func (s *Set) row(snap *Snapshot) wire.AgentRow {
 		row.Reason = snap.Degraded
 	}
 	if snap.State == Running && !snap.Ending.IsZero() {
-		// Its process has ended and the end is not recorded: it must not be listed as running.
-		row.Status, row.Reason = endingStatus(time.Since(snap.Ending)), st.Reason
+		row.Reason = st.Reason
 	}
 	return row
+}
+
+// row is the whole row of a seat as of this moment.
+func (s *Set) row(snap *Snapshot) wire.AgentRow {
+	now := time.Now()
+	view := s.view()
+	var there *wire.Presence
+	if p, ok := view.Row(snap.Row.Principal); ok {
+		there = &p
+	}
+	row := s.baseRow(snap, meshOf(view, snap.Row.Principal, snap.Row.UID, there), statusNow(snap, now))
+	row.UptimeMs = uptime(snap, now)
+	return row
+}
+
+// uptime is how long a seat has run, in milliseconds.
+func uptime(snap *Snapshot, now time.Time) int64 {
+	r := &snap.Row
+	if r.Started.IsZero() {
+		return 0
+	}
+	if !r.Ended.IsZero() {
+		now = r.Ended
+	}
+	return max(0, now.Sub(r.Started).Milliseconds())
+}
+
+// statusNow is the word for a seat. One whose process has ended and whose end is not recorded must not be listed
+// as running.
+func statusNow(snap *Snapshot, now time.Time) string {
+	if snap.State == Running && !snap.Ending.IsZero() {
+		return endingStatus(now.Sub(snap.Ending))
+	}
+	return statusOf(snap.State)
 }
 
 // endingTime is how long the end of a seat may take to be recorded before something is wrong: a rest of its
@@ -118,16 +152,6 @@ func describeExit(e sdk.Exit) string {
 		b.WriteString("; its last line was: " + e.Last)
 	}
 	return b.String()
-}
-
-// Rows answers ps: live seats, then ended ones still kept. It waits for nobody.
-func (s *Set) Rows() []wire.AgentRow {
-	snaps := s.Snapshots()
-	rows := make([]wire.AgentRow, len(snaps))
-	for i, snap := range snaps {
-		rows[i] = s.row(snap)
-	}
-	return rows
 }
 
 // Inspect answers inspect: the row of one seat, freshly verified when it is live. A runtime that does

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -66,6 +67,9 @@ type Set struct {
 	life context.Context // ends when the host gives up its seats (not when seats end)
 	quit context.CancelFunc
 	wg   sync.WaitGroup
+
+	listing listing
+	changes atomic.Uint64 // of everything that a row shows
 
 	mu       sync.Mutex
 	byID     map[string]*actor // every live seat, by custody id
@@ -250,6 +254,7 @@ func (s *Set) pruneEnded() {
 // add registers an actor under its id and alias. The caller holds s.mu.
 func (s *Set) add(a *actor) {
 	row := a.snapshot().Row
+	s.changes.Add(1)
 	s.byID[row.SeatID] = a
 	if s.byAlias[row.Alias] == nil { // a second one of a name, found on disk, is reached by its id alone
 		s.byAlias[row.Alias] = a
@@ -264,6 +269,7 @@ func (s *Set) freed(a *actor) {
 	defer s.sweepTails()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.changes.Add(1)
 	delete(s.byID, snap.Row.SeatID)
 	if s.byAlias[snap.Row.Alias] == a {
 		delete(s.byAlias, snap.Row.Alias)

@@ -3,7 +3,7 @@
 //
 // Every transition goes through Next and is durable in the journal before it is shown to anyone.
 //
-// Lock order: Set.mu only; it is never held over I/O, and actors never call back into the Set while
+// Lock order: listing.mu, then Set.mu; neither is held over I/O, and actors never call back into the Set while
 // a Set method waits for them.
 package seat
 
