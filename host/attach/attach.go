@@ -31,7 +31,7 @@ const DefaultMaxSessions = 64
 
 // Bounds, with the reason of each.
 const (
-	redeemWait  = 10 * time.Second       // from the answer to ready: it is one message away
+	redeemWait  = 5 * time.Second        // from the answer to ready: it is one message away
 	beatEvery   = time.Second            // a viewer that hears nothing for some of these looks for the host
 	staleInput  = 4 * time.Second        // what was typed longer after a beat was held up on the way
 	screenWait  = 300 * time.Millisecond // for the screen: a mirror that is slow must not make an attach slow
