@@ -267,7 +267,7 @@ func (a *actor) build(ctx context.Context, row journal.SeatRow, p *plan, m *mint
 	if err != nil {
 		return sdk.LaunchSpec{}, err
 	}
-	material, err := a.material(launchDir(a.set.dir(row.SeatID)))
+	env, err := a.launchEnv(p, launchDir(a.set.dir(row.SeatID)))
 	if err != nil {
 		return sdk.LaunchSpec{}, err
 	}
@@ -276,7 +276,7 @@ func (a *actor) build(ctx context.Context, row journal.SeatRow, p *plan, m *mint
 		Principal: row.Principal, LifecycleUID: row.UID, Servers: a.set.cfg.Servers,
 		PersonaPath: row.Persona, Persona: p.profile.Body, Model: row.Model, Variant: row.Variant,
 		Prompt: p.profile.Prompt, Resume: p.profile.Resume, LaunchOptions: p.profile.LaunchOptions,
-		BaseEnv: launch.MergeEnv(a.seatEnv(p), material), Binaries: p.binaries, WorkspaceRoot: a.set.cfg.Root, Cwd: row.Cwd, Dir: launchDir(a.set.dir(row.SeatID)),
+		BaseEnv: env, Binaries: p.binaries, WorkspaceRoot: a.set.cfg.Root, Cwd: row.Cwd, Dir: launchDir(a.set.dir(row.SeatID)),
 		Ports: m.ports, Secrets: m.secrets, SessionIDs: m.sessionIDs,
 	})
 	if err != nil {
