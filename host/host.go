@@ -70,6 +70,7 @@ type Host struct {
 	bus     *bus.Bus
 	service *bus.Service
 	catalog *catalog.Catalog
+	records *bus.Records
 	goals   *goal.Store
 	seats   *seat.Set
 	mesh    inhabitant // as a participant of its space
@@ -218,11 +219,13 @@ func (h *Host) boot(ctx context.Context) error {
 	if err == nil {
 		err = h.openMessaging(ctx)
 	}
+	if err == nil {
+		err = h.openRecords(ctx)
+	}
 	rerr := <-runtime
 	if err != nil {
 		return err
 	}
-	h.goals = goal.NewStore(h.journal, h.publish)
 	h.seats = seat.New(seat.Config{
 		InstanceID: h.inst.ID, Space: h.cfg.Space, Epoch: h.inst.Epoch, Root: h.cfg.Root, SeatRoot: h.cfg.SeatRoot,
 		EndedDir: filepath.Join(h.inst.Dir, "ended"), Runtime: h.runtimeName(), Servers: server, MaxSeats: h.cfg.MaxSeats, Cooling: cmp.Or(*h.cfg.Cooling, -1), Journal: h.journal, Goals: h.goals,
@@ -321,6 +324,7 @@ func (h *Host) serve(ctx context.Context, url, tokenFile string, runtimeErr erro
 	if err != nil {
 		return err
 	}
+	h.openGoals(ctx, func(context.Context) error { return nil })
 	h.service, err = h.bus.Serve(ctx, bus.EndpointConfig{
 		Space: h.cfg.Space, Endpoint: wire.EndpointManager, InstanceID: h.inst.ID, Epoch: h.inst.Epoch,
 		Revision: control.Revision, Commands: commands, Log: h.log.Named("control"),
@@ -407,6 +411,9 @@ func (h *Host) closeAll() {
 	}
 	if h.seats != nil {
 		h.seats.Close()
+	}
+	if h.goals != nil {
+		h.goals.Close()
 	}
 	h.disappear()
 	if h.catalog != nil {
