@@ -41,6 +41,19 @@
 //	{"flood": {"mb": N, "line": L}}       print N MiB of numbered lines of L bytes (0: 101), newline
 //	                                      included; every line starts with its 12 digit number
 //	{"longLine": {"mb": N}}               print N MiB of "x" and one newline
+//	{"join": {"status": S, "activity": A, "name": N, "principal": P, "uid": U}}
+//	                                      join the mesh as the seat the program is in; every member may
+//	                                      be left out. P and U: join as somebody else; "other" is a
+//	                                      fresh one. Returns when the record is on the mesh
+//	{"status": {"status": S, "activity": A, "condition": C}}
+//	                                      change the record; C is a code, without it there is none
+//	{"say": {"channel": C, "to": P, "text": T}}
+//	                                      send a text to a channel or a principal
+//	{"hear": {"channel": C, "count": N, "file": F}}
+//	                                      append "name: text" a message to a file, N messages or (0)
+//	                                      for ever, in the background
+//	{"leave": true}                       leave the mesh with a goodbye
+//	{"vanish": true}                      be gone from the mesh without one, and go on
 //	{"spin": true}                        burn CPU for ever
 //	{"hang": true}                        do nothing for ever
 //	{"exit": N}                           exit with a code
@@ -126,10 +139,16 @@ type step struct {
 	LongLine *struct {
 		MB int `json:"mb"`
 	} `json:"longLine"`
-	Spin *bool   `json:"spin"`
-	Hang *bool   `json:"hang"`
-	Exit *int    `json:"exit"`
-	Die  *string `json:"die"`
+	Join   *joinStep   `json:"join"`
+	Status *statusStep `json:"status"`
+	Say    *sayStep    `json:"say"`
+	Hear   *hearStep   `json:"hear"`
+	Leave  *bool       `json:"leave"`
+	Vanish *bool       `json:"vanish"`
+	Spin   *bool       `json:"spin"`
+	Hang   *bool       `json:"hang"`
+	Exit   *int        `json:"exit"`
+	Die    *string     `json:"die"`
 }
 
 func main() {

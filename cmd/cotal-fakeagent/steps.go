@@ -83,6 +83,9 @@ func run(s step) error {
 	case s.LongLine != nil:
 		return longLine(s.LongLine.MB)
 	default:
+		if done, err := runMesh(s); done {
+			return err
+		}
 		return runSignal(s)
 	}
 	return nil
