@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net"
 	"net/url"
@@ -167,19 +168,79 @@ func TestReplyOfASupersededEpochIsRejected(t *testing.T) {
 		t.Fatalf("answered by %+v, %v", who, err)
 	}
 	now.Close()
-	serve(t, b, bus.EndpointConfig{Epoch: 1, Commands: map[string]bus.Command{
-		"ps": {Handler: echo(inst1)},
-		"no": {Handler: func(context.Context, *bus.Request) (any, *wire.Error) {
-			return nil, wire.Refuse(wire.CodeNotFound, "nothing here")
-		}},
-	}})
-	_, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps"}, nil)
-	if !errors.Is(err, mesh.ErrBadReply) || mesh.OutcomeOf(err) != wire.OutcomeExecuted {
-		t.Errorf("an answer of the old incarnation: %v (%s); want it rejected, executed", err, mesh.OutcomeOf(err))
+	// An old incarnation that is still there, and heeds no bind.
+	old := wire.Bind{InstanceID: inst1, Epoch: 1}
+	for name, c2 := range map[string]struct {
+		reply   wire.EndpointReply
+		outcome wire.Outcome
+	}{
+		"an answer": {wire.EndpointReply{OK: true}, wire.OutcomeExecuted},
+		"a refusal": {wire.EndpointReply{Error: wire.Refuse(wire.CodeNotFound, "nothing here")}, wire.OutcomeNotExecuted},
+	} {
+		stop := impostor(t, raw(t, br.URL()), wire.Bind{InstanceID: inst1, Epoch: 2}, old, func(id string) []byte {
+			c2.reply.ID = id
+			return encodeReply(t, c2.reply)
+		})
+		_, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps"}, nil)
+		if !errors.Is(err, mesh.ErrBadReply) || mesh.OutcomeOf(err) != c2.outcome {
+			t.Errorf("%s of the old incarnation: %v (%s); want it rejected, %s", name, err, mesh.OutcomeOf(err), c2.outcome)
+		}
+		stop()
 	}
-	_, err = c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "no"}, nil)
+	// One that does heed it refuses the request by itself.
+	serve(t, b, bus.EndpointConfig{Epoch: 1, Commands: echoCommands(inst1)})
+	_, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps"}, nil)
 	if !errors.Is(err, mesh.ErrBadReply) || mesh.OutcomeOf(err) != wire.OutcomeNotExecuted {
-		t.Errorf("a refusal of the old incarnation: %v (%s); want it rejected, not-executed", err, mesh.OutcomeOf(err))
+		t.Errorf("the old incarnation alone: %v (%s); want it rejected, not-executed", err, mesh.OutcomeOf(err))
+	}
+}
+
+// impostor answers describe as one incarnation, and every other request as another one with what reply says.
+func impostor(t *testing.T, nc *nats.Conn, described, from wire.Bind, reply func(id string) []byte) (stop func()) {
+	t.Helper()
+	contract, err := bus.NewContract("manager", "local", wire.ManagerURN, 1, echoCommands(inst1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := json.Marshal(wire.DescribeAnswer{Public: true, Descriptor: contract.Descriptor})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return impostorOf(t, nc, answer, described, from, reply)
+}
+
+// impostorOf is impostor with an answer to describe of its own.
+func impostorOf(t *testing.T, nc *nats.Conn, answer json.RawMessage, described, from wire.Bind, reply func(id string) []byte) (stop func()) {
+	t.Helper()
+	sub, err := nc.Subscribe("cotal.main.ep.*.manager.>", func(m *nats.Msg) {
+		s, err := wire.ParseRequestSubject(m.Subject)
+		if err != nil {
+			return
+		}
+		e, _ := wire.DecodeRequest(m.Data)
+		who, p := from, []byte(nil)
+		if s.Command == wire.CmdDescribe {
+			who, p = described, encodeReply(t, wire.EndpointReply{ID: e.ID, OK: true, Data: answer})
+		} else {
+			p = reply(e.ID)
+		}
+		to, err := s.Reply(who.InstanceID, who.Epoch).Subject()
+		if err == nil {
+			err = nc.Publish(to, p)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		_ = sub.Unsubscribe()
+		_ = nc.Flush()
 	}
 }
 
@@ -198,34 +259,21 @@ func TestIncoherentRepliesAreRejected(t *testing.T) {
 	}{
 		{"an answer to another request", mesh.Call{}, *bound, func(string) []byte { return encodeReply(t, wire.EndpointReply{ID: "other", OK: true}) }, wire.OutcomeExecuted},
 		{"no envelope", mesh.Call{}, *bound, func(string) []byte { return []byte("{}") }, wire.OutcomeUnknown},
+		{"an incarnation that ignored the bind to the one that was resolved", mesh.Call{Instance: inst1}, wire.Bind{InstanceID: inst1, Epoch: 9}, func(id string) []byte { return encodeReply(t, wire.EndpointReply{ID: id, OK: true}) }, wire.OutcomeExecuted},
 		{"another instance than the one asked", mesh.Call{Instance: inst1}, wire.Bind{InstanceID: inst2, Epoch: 1}, func(id string) []byte { return encodeReply(t, wire.EndpointReply{ID: id, OK: true}) }, wire.OutcomeExecuted},
 		{"an incarnation that ignored the bind", mesh.Call{Bind: bound}, wire.Bind{InstanceID: inst1, Epoch: 5}, func(id string) []byte { return encodeReply(t, wire.EndpointReply{ID: id, OK: true}) }, wire.OutcomeExecuted},
 		{"the bound incarnation refusing itself", mesh.Call{Bind: &wire.Bind{InstanceID: inst1, Epoch: 9}}, wire.Bind{InstanceID: inst1, Epoch: 9}, func(id string) []byte { return encodeReply(t, wire.EndpointReply{ID: id, Error: refused}) }, wire.OutcomeNotExecuted},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			sub, err := nc.Subscribe("cotal.main.ep.*.manager.>", func(m *nats.Msg) {
-				s, err := wire.ParseRequestSubject(m.Subject)
-				if err != nil {
-					return
-				}
-				e, _ := wire.DecodeRequest(m.Data)
-				to, err := s.Reply(c.from.InstanceID, c.from.Epoch).Subject()
-				if err != nil {
-					t.Error(err)
-				}
-				if err := nc.Publish(to, c.reply(e.ID)); err != nil {
-					t.Error(err)
-				}
-			})
-			if err != nil {
-				t.Fatal(err)
+			described := *bound
+			if c.call.Bind != nil {
+				described = *c.call.Bind
+			} else if c.call.Instance == "" {
+				described = c.from
 			}
-			defer func() { _ = sub.Unsubscribe() }()
-			if err := nc.Flush(); err != nil {
-				t.Fatal(err)
-			}
+			defer impostor(t, nc, described, c.from, c.reply)()
 			c.call.Endpoint, c.call.Command = "manager", "ps"
-			_, err = client(t, br.URL()).Call(t.Context(), c.call, nil)
+			_, err := client(t, br.URL()).Call(t.Context(), c.call, nil)
 			if !errors.Is(err, mesh.ErrBadReply) || mesh.OutcomeOf(err) != c.outcome {
 				t.Fatalf("%v (%s); want it rejected, %s", err, mesh.OutcomeOf(err), c.outcome)
 			}
@@ -252,17 +300,34 @@ func TestWhatTheCallerKnowsWithoutAReply(t *testing.T) {
 		}
 	})
 	t.Run("somebody listens and never answers", func(t *testing.T) {
-		watch(t, raw(t, br.URL()), "cotal.main.ep.one.manager.>")
-		_, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps", Deadline: 20 * time.Millisecond}, nil)
-		if !errors.Is(err, mesh.ErrNoReply) || mesh.OutcomeOf(err) != wire.OutcomeUnknown {
-			t.Fatalf("%v (%s)", err, mesh.OutcomeOf(err))
+		bus := raw(t, br.URL())
+		defer bus.Close()
+		call := func(c *mesh.Client, want wire.Outcome) {
+			t.Helper()
+			_, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps", Deadline: 20 * time.Millisecond}, nil)
+			if !errors.Is(err, mesh.ErrNoReply) || mesh.OutcomeOf(err) != want {
+				t.Fatalf("%v (%s)", err, mesh.OutcomeOf(err))
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			_, err = c.Call(ctx, mesh.Call{Endpoint: "manager", Command: "ps"}, nil)
+			if !errors.Is(err, mesh.ErrNoReply) || !errors.Is(err, context.DeadlineExceeded) || mesh.OutcomeOf(err) != want {
+				t.Fatalf("%v (%s)", err, mesh.OutcomeOf(err))
+			}
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		defer cancel()
-		_, err = c.Call(ctx, mesh.Call{Endpoint: "manager", Command: "ps"}, nil)
-		if !errors.Is(err, mesh.ErrNoReply) || !errors.Is(err, context.DeadlineExceeded) || mesh.OutcomeOf(err) != wire.OutcomeUnknown {
-			t.Fatalf("%v (%s)", err, mesh.OutcomeOf(err))
+		// It does not even say what it serves: the call was not sent.
+		watch(t, bus, "cotal.main.ep.*.manager.>")
+		call(c, wire.OutcomeNotExecuted)
+		// It did once, and now it says nothing.
+		stop := impostor(t, raw(t, br.URL()), wire.Bind{InstanceID: inst1, Epoch: 1}, wire.Bind{InstanceID: inst1, Epoch: 1}, func(id string) []byte {
+			return encodeReply(t, wire.EndpointReply{ID: id, OK: true})
+		})
+		knows := client(t, br.URL())
+		if _, err := knows.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "ps"}, nil); err != nil {
+			t.Fatal(err)
 		}
+		stop()
+		call(knows, wire.OutcomeUnknown)
 	})
 	t.Run("it was never sent", func(t *testing.T) {
 		ended, cancel := context.WithCancel(t.Context())

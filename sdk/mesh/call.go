@@ -27,11 +27,11 @@ type Call struct {
 	Instance string // the rail of one instance; empty for any instance of the class
 	Authz    wire.Authz
 	Target   *wire.Target // who a targeted command acts on; the subject is derived from it
-	Bind     *wire.Bind   // refuse unless exactly this incarnation gets it
+	Bind     *wire.Bind   // refuse unless exactly this incarnation gets it; nil: see Client.Call
 	ID       string       // idempotency key; empty for a fresh one
 	GoalID   string
 	Class    wire.Class    // default ephemeral
-	Args     any           // struct or map; nil for none
+	Args     any           // struct, map or json.RawMessage; nil for none
 	Deadline time.Duration // budget; default 15 s
 }
 
@@ -70,38 +70,37 @@ func OutcomeOf(err error) wire.Outcome {
 	switch {
 	case err == nil:
 		return wire.OutcomeExecuted
+	case errors.As(err, &ns): // whatever was refused then, it was not the call
+		return wire.OutcomeNotExecuted
 	case errors.As(err, &refused):
 		return refused.OutcomeOrUnknown()
 	case errors.As(err, &rejected):
 		return rejected.Outcome
-	case errors.As(err, &ns), errors.Is(err, ErrNoResponder), errors.Is(err, ErrUnreachable),
-		errors.Is(err, ErrUnauthorized), errors.Is(err, ErrTokenFile):
-		return wire.OutcomeNotExecuted
+	case errors.Is(err, ErrNoResponder):
+		return wire.OutcomeOfCall(wire.SeenNoResponder, nil)
+	case errors.Is(err, ErrUnreachable), errors.Is(err, ErrUnauthorized), errors.Is(err, ErrTokenFile):
+		return wire.OutcomeOfCall(wire.SeenNothingSent, nil)
 	}
-	return wire.OutcomeUnknown
+	return wire.OutcomeOfCall(wire.SeenNoReply, nil)
 }
 
 // Call sends a request and decodes the data of its reply into out (a pointer, or nil). Stopping the
 // caller through ctx never cancels what the responder has accepted.
 //
-// Errors: *wire.Error (the responder's refusal), ErrNoResponder, ErrNoReply, *RejectedReply; an
-// error before the request was sent is none of these. OutcomeOf classifies all of them.
+// What is served is asked for first (Describe), once per incarnation: the request carries the digests of the
+// contract, is held to it before anything is sent, and is bound to the incarnation that described it. Where that
+// one is no longer there, and Call.Bind does not insist on it, the request goes to the incarnation that is: at most
+// wire.MaxReissue times, and only when it is certain that nothing happened.
+//
+// Errors: *wire.Error (a refusal, of the responder or of the contract before anything was sent),
+// ErrNoResponder, ErrNoReply, *RejectedReply; an error before the request was sent is none of these.
+// OutcomeOf classifies all of them.
 func (c *Client) Call(ctx context.Context, call Call, out any) (Responder, error) {
-	var who Responder
-	var data json.RawMessage
-	got := false
-	err := c.exchange(ctx, call, wire.ModeOne, func(r Responder, reply wire.EndpointReply) (bool, error) {
-		who = r
-		if reply.Error != nil {
-			return true, reply.Error
-		}
-		data, got = reply.Data, true
-		return true, nil
-	})
+	who, data, err := c.call(ctx, call)
 	if err != nil {
 		return who, fmt.Errorf("call %s of %s: %w", call.Command, call.Endpoint, err)
 	}
-	if out != nil && got && len(data) > 0 {
+	if out != nil && len(data) > 0 {
 		if err := json.Unmarshal(data, out); err != nil {
 			return who, fmt.Errorf("call %s of %s: %w", call.Command, call.Endpoint,
 				&RejectedReply{who, "its data cannot be read: " + err.Error(), wire.OutcomeExecuted})
@@ -110,46 +109,97 @@ func (c *Client) Call(ctx context.Context, call Call, out any) (Responder, error
 	return who, nil
 }
 
-// Answer is one reply of a scatter.
-type Answer struct {
-	Responder
-	Data json.RawMessage
-	Err  *wire.Error
+func (c *Client) call(ctx context.Context, call Call) (Responder, json.RawMessage, error) {
+	c.defaults(&call)
+	end := endOf(ctx, call.Deadline)
+	if call.Command == wire.CmdDescribe {
+		return c.ask(ctx, call, wire.ModeOne, end, nil)
+	}
+	pinned := call.Bind != nil
+	if pinned && call.Instance == "" {
+		call.Instance = call.Bind.InstanceID // nobody else may carry it out
+	}
+	for attempt := 1; ; attempt++ {
+		contract, fresh, err := c.contract(ctx, call.Endpoint, call.Instance, end)
+		if err != nil {
+			return Responder{}, nil, err
+		}
+		send := call
+		if !pinned {
+			send.Bind = &wire.Bind{InstanceID: contract.Responder.InstanceID, Epoch: contract.Responder.Epoch}
+		}
+		who, data, err := c.ask(ctx, send, wire.ModeOne, end, contract)
+		var refused *wire.Error
+		switch {
+		case err == nil || !errors.As(err, &refused):
+			return who, data, err
+		case wire.MayReissue(err, pinned, attempt):
+			// Another incarnation got it, and says which: that one serves the class as well.
+			if who.InstanceID == contract.Responder.InstanceID {
+				c.forgetContract(call.Endpoint, contract.Responder)
+			}
+			if call.Instance == "" {
+				call.Instance = who.InstanceID
+			}
+		case !fresh && attempt <= wire.MaxReissue && outdated(refused):
+			c.forgetContract(call.Endpoint, contract.Responder)
+		default:
+			return who, data, err
+		}
+	}
 }
 
-// Scatter asks every instance and returns what came until want answers are there or the deadline
-// has passed; want 0 waits for the deadline. Nobody at all is ErrNoResponder.
-func (c *Client) Scatter(ctx context.Context, call Call, want int) ([]Answer, error) {
-	var answers []Answer
-	seen := map[Responder]bool{}
-	err := c.exchange(ctx, call, wire.ModeAll, func(r Responder, reply wire.EndpointReply) (bool, error) {
-		if !seen[r] { // a second answer of one incarnation is a duplicate
-			seen[r] = true
-			answers = append(answers, Answer{Responder: r, Data: reply.Data, Err: reply.Error})
+// outdated reports whether a refusal may be due to a contract that was described earlier.
+func outdated(e *wire.Error) bool {
+	return e.OutcomeOrUnknown() == wire.OutcomeNotExecuted && (e.Code == wire.CodeContractMismatch || e.Code == wire.CodeUnimplemented)
+}
+
+// endOf is when a caller stops waiting.
+func endOf(ctx context.Context, budget time.Duration) time.Time {
+	end := time.Now().Add(budget)
+	if d, ok := ctx.Deadline(); ok && d.Before(end) {
+		end = d
+	}
+	return end
+}
+
+// ask exchanges one request for one reply.
+func (c *Client) ask(ctx context.Context, call Call, mode wire.Mode, end time.Time, contract *Contract) (who Responder, data json.RawMessage, err error) {
+	err = c.exchange(ctx, call, mode, end, contract, func(r Responder, reply wire.EndpointReply) (bool, error) {
+		who = r
+		if reply.Error != nil {
+			return true, reply.Error
 		}
-		return want > 0 && len(answers) >= want, nil
+		data = reply.Data
+		return true, nil
 	})
-	if errors.Is(err, ErrNoReply) && ctx.Err() == nil && len(answers) > 0 {
-		err = nil
-	}
-	if err != nil {
-		return answers, fmt.Errorf("scatter %s of %s: %w", call.Command, call.Endpoint, err)
-	}
-	return answers, nil
+	return who, data, err
 }
 
-// Cast sends a request that is not answered. It returns once the server has it.
+// Cast sends a request that is not answered. It returns once the server has it; whether it was carried out is
+// not known then. Errors: as of Call before the request is sent; OutcomeOf of any of them is not-executed.
 func (c *Client) Cast(ctx context.Context, call Call) error {
-	_, subject, body, err := c.build(&call, wire.ModeOne, false)
-	if err == nil {
-		if err = c.nc.Publish(subject, body); err == nil {
-			err = c.flush(ctx)
-		}
-	}
-	if err != nil {
+	if err := c.cast(ctx, call); err != nil {
 		return fmt.Errorf("cast %s of %s: %w", call.Command, call.Endpoint, err)
 	}
 	return nil
+}
+
+func (c *Client) cast(ctx context.Context, call Call) error {
+	c.defaults(&call)
+	end := endOf(ctx, call.Deadline)
+	contract, _, err := c.contract(ctx, call.Endpoint, call.Instance, end)
+	if err != nil {
+		return err
+	}
+	r, err := c.build(call, wire.ModeOne, false, end, contract)
+	if err != nil {
+		return err
+	}
+	if err := c.nc.PublishMsg(r.msg); err != nil {
+		return &notSent{err}
+	}
+	return c.flush(ctx)
 }
 
 func (c *Client) flush(ctx context.Context) error {
@@ -158,8 +208,8 @@ func (c *Client) flush(ctx context.Context) error {
 	return c.nc.FlushWithContext(ctx)
 }
 
-// build makes the subject and the body of a request.
-func (c *Client) build(call *Call, mode wire.Mode, reply bool) (wire.RequestSubject, string, []byte, error) {
+// defaults fills in what a call leaves out.
+func (c *Client) defaults(call *Call) {
 	if call.ID == "" {
 		call.ID = wire.NewID()
 	}
@@ -169,6 +219,18 @@ func (c *Client) build(call *Call, mode wire.Mode, reply bool) (wire.RequestSubj
 	if call.Deadline <= 0 {
 		call.Deadline = DefaultDeadline
 	}
+}
+
+// outgoing is a request that is ready to be published.
+type outgoing struct {
+	subject  wire.RequestSubject
+	sentinel string
+	msg      *nats.Msg
+}
+
+// build makes a request, and holds it to the contract as the responder will. Every error is from before the
+// publish.
+func (c *Client) build(call Call, mode wire.Mode, reply bool, end time.Time, contract *Contract) (outgoing, error) {
 	if mode == wire.ModeOne && call.Instance != "" {
 		mode = wire.ModeInstance
 	}
@@ -193,64 +255,82 @@ func (c *Client) build(call *Call, mode wire.Mode, reply bool) (wire.RequestSubj
 	}
 	subject, err := s.Subject()
 	if err != nil {
-		return s, "", nil, &notSent{err}
+		return outgoing{}, &notSent{err}
+	}
+	left := time.Until(end)
+	if left <= 0 {
+		return outgoing{}, &notSent{fmt.Errorf("%w: the deadline passed before the request was sent", context.DeadlineExceeded)}
 	}
 	req := wire.EndpointRequest{
 		V: wire.Version, ID: call.ID, Op: wire.Op{Endpoint: call.Endpoint, Command: call.Command},
 		Class: call.Class, ReplyExpected: reply, GoalID: call.GoalID, Target: body, Bind: call.Bind,
 		From:       wire.EndpointRef{ID: c.caller.Principal(), Name: c.cfg.Name},
-		DeadlineMs: max(call.Deadline.Milliseconds(), 1),
+		DeadlineMs: max(left.Milliseconds(), 1),
 	}
 	if call.Args != nil {
 		if req.Args, err = json.Marshal(call.Args); err != nil {
-			return s, "", nil, &notSent{fmt.Errorf("encode args: %w", err)}
+			return outgoing{}, &notSent{fmt.Errorf("encode args: %w", err)}
+		}
+	}
+	if contract != nil {
+		if err := contract.hold(s, &req, call.Args); err != nil {
+			return outgoing{}, &notSent{err}
 		}
 	}
 	p, err := req.Encode()
 	if err != nil {
-		return s, "", nil, &notSent{err}
+		return outgoing{}, &notSent{err}
 	}
 	if limit := c.nc.MaxPayload(); limit > 0 && int64(len(p)) > limit {
-		return s, "", nil, &notSent{fmt.Errorf("request is %d bytes, the server carries %d", len(p), limit)}
-	}
-	return s, subject, p, nil
-}
-
-// exchange subscribes the exact reply subject, publishes, and hands replies to take until it says
-// that it has enough or an error.
-func (c *Client) exchange(ctx context.Context, call Call, mode wire.Mode, take func(Responder, wire.EndpointReply) (bool, error)) error {
-	if err := ctx.Err(); err != nil {
-		return &notSent{err}
-	}
-	s, subject, body, err := c.build(&call, mode, true)
-	if err != nil {
-		return err
-	}
-	filter, err := s.ReplyFilter()
-	if err != nil {
-		return &notSent{err}
+		return outgoing{}, &notSent{fmt.Errorf("request is %d bytes, the server carries %d", len(p), limit)}
 	}
 	sentinel, err := s.NoRespondersSubject()
 	if err != nil {
+		return outgoing{}, &notSent{err}
+	}
+	return outgoing{s, sentinel, &nats.Msg{
+		Subject: subject, Reply: sentinel, Data: p,
+		Header: nats.Header{wire.HeaderDeadlineAt: []string{wire.FormatDeadlineAt(end)}},
+	}}, nil
+}
+
+// exchange publishes a request and hands its replies to take until that says that it has enough or an error.
+func (c *Client) exchange(ctx context.Context, call Call, mode wire.Mode, end time.Time, contract *Contract, take func(Responder, wire.EndpointReply) (bool, error)) error {
+	if err := ctx.Err(); err != nil {
 		return &notSent{err}
 	}
-	replies := make(chan *nats.Msg, 64)
-	sub, err := c.nc.ChanSubscribe(filter, replies)
+	r, err := c.build(call, mode, true, end, contract)
 	if err != nil {
-		return &notSent{fmt.Errorf("subscribe for the reply: %w", err)}
+		return err
 	}
-	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone, and it with it
-	if err := c.nc.PublishRequest(subject, sentinel, body); err != nil {
+	came, err := c.expect(r.subject.Nonce)
+	if err != nil {
+		return &notSent{err}
+	}
+	defer c.replies.forget(r.subject.Nonce)
+	if err := c.nc.PublishMsg(r.msg); err != nil {
 		return &notSent{fmt.Errorf("send: %w", err)}
 	}
-	limit := time.NewTimer(call.Deadline + replyMargin)
+	// Only describe is sent again while its reply is awaited: the same request, with the same nonce, so that the
+	// first reply counts. Nothing else may happen twice.
+	var again <-chan time.Time
+	tries := 1
+	if call.Command == wire.CmdDescribe {
+		again = time.After(wire.RetryDelay(tries))
+	}
+	limit := time.NewTimer(time.Until(end) + replyMargin)
 	defer limit.Stop()
 	for {
 		select {
-		case m := <-replies:
-			done, err := c.reply(s, call, m, sentinel, take)
+		case m := <-came:
+			done, err := c.reply(r.subject, call, m, r.sentinel, take)
 			if done || err != nil {
 				return err
+			}
+		case <-again:
+			if tries++; time.Now().Before(end) {
+				_ = c.nc.PublishMsg(r.msg) // the next one may get through
+				again = time.After(wire.RetryDelay(tries))
 			}
 		case <-limit.C:
 			return fmt.Errorf("%w within %s: whether it was executed is unknown", ErrNoReply, call.Deadline)
@@ -278,12 +358,9 @@ func (c *Client) reply(s wire.RequestSubject, call Call, m *nats.Msg, sentinel s
 	who := Responder{InstanceID: rs.InstanceID, Epoch: rs.Epoch}
 	r, err := wire.DecodeReply(m.Data)
 	if err != nil {
-		return true, &RejectedReply{who, err.Error(), wire.OutcomeUnknown}
+		return true, &RejectedReply{who, err.Error(), wire.OutcomeOfCall(wire.SeenBadReply, nil)}
 	}
-	outcome := wire.OutcomeExecuted
-	if r.Error != nil {
-		outcome = r.Error.OutcomeOrUnknown()
-	}
+	outcome := wire.OutcomeOfCall(wire.SeenBadReply, &r)
 	switch {
 	case r.ID != call.ID && r.ID != s.Nonce:
 		return true, &RejectedReply{who, fmt.Sprintf("it answers request %s, not %s", r.ID, call.ID), outcome}
@@ -325,6 +402,13 @@ func (c *Client) stale(endpoint string, who Responder) bool {
 	}
 	c.epochs[key] = who.Epoch
 	return false
+}
+
+// superseded reports whether a later incarnation than who is known.
+func (c *Client) superseded(endpoint string, who Responder) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return who.Epoch < c.epochs[endpoint+" "+who.InstanceID]
 }
 
 // SawEpoch tells the client of an incarnation it learned of elsewhere, such as from endpoint.json:

@@ -72,8 +72,10 @@ type Client struct {
 	once     sync.Once
 	turn     chan struct{} // of the one that reads a history
 
-	mu     sync.Mutex
-	epochs map[string]uint64 // endpoint and instance id -> highest epoch seen
+	mu        sync.Mutex
+	epochs    map[string]uint64 // endpoint and instance id -> highest epoch seen
+	contracts contracts         // what incarnations serve
+	replies   replies
 }
 
 // Connect dials the server.
@@ -249,7 +251,10 @@ func (c *Client) Done() <-chan struct{} { return c.closed }
 // Close ends the connection. Calls in flight return ErrNoReply.
 func (c *Client) Close() {
 	if c.borrowed {
-		c.once.Do(func() { close(c.closed) })
+		c.once.Do(func() {
+			c.replies.end()
+			close(c.closed)
+		})
 		return
 	}
 	c.nc.Close()

@@ -13,7 +13,7 @@ type CommandSpec struct {
 	Class        Class
 	Targeted     bool
 	Modes        []Authz // admitted authorization modes of a targeted command
-	InputDigest  string  // "" until the contract is published
+	InputDigest  string  // closure digests; of describe there are none
 	OutputDigest string
 }
 
@@ -100,15 +100,21 @@ func checkTarget(s RequestSubject, t *Target, spec *CommandSpec) *Error {
 	return nil
 }
 
-// checkContract is the one place where contract digests are optional. To make them required,
-// refuse an empty digest here (except on describe) with contract-mismatch, and fill in the digests of
-// every CommandSpec.
+// checkContract demands the digests of the contract that is served. describe is exempt: it is how a caller
+// gets them.
 func checkContract(s RequestSubject, op Op, spec *CommandSpec) *Error {
+	if s.Command == CmdDescribe {
+		return nil
+	}
 	for _, d := range []struct{ field, got, want string }{
 		{"op.inputDigest", op.InputDigest, spec.InputDigest},
 		{"op.outputDigest", op.OutputDigest, spec.OutputDigest},
 	} {
-		if d.got != "" && d.want != "" && d.got != d.want {
+		switch d.got {
+		case d.want:
+		case "":
+			return Refuse(CodeContractMismatch, "%s of %s is missing; ask describe for it", d.field, s.Command)
+		default:
 			return Refuse(CodeContractMismatch, "%s of %s is %s, this endpoint serves %s", d.field, s.Command, d.got, d.want)
 		}
 	}

@@ -101,8 +101,24 @@ func TestAdmit(t *testing.T) {
 		{"mode exact with another life is refused", targeted(AuthzExact, "local", "bob", testUID), aim(bobLocal), aimed, CodeTargetMismatch, "target.lifecycleUid"},
 
 		{
-			"digests are not asked for until contracts are published",
-			base(), validRequest(), &CommandSpec{Class: ClassEphemeral, InputDigest: Digest(nil)}, "", "",
+			"the digests that are served are admitted",
+			base(), req(func(e *EndpointRequest) { e.Op.InputDigest, e.Op.OutputDigest = Digest(nil), VoidDigest }),
+			&CommandSpec{Class: ClassEphemeral, InputDigest: Digest(nil), OutputDigest: VoidDigest}, "", "",
+		},
+		{
+			"a missing digest of the arguments is refused",
+			base(), req(func(e *EndpointRequest) { e.Op.OutputDigest = VoidDigest }),
+			&CommandSpec{Class: ClassEphemeral, InputDigest: Digest(nil), OutputDigest: VoidDigest}, CodeContractMismatch, "op.inputDigest of ps is missing",
+		},
+		{
+			"a missing digest of the reply is refused",
+			base(), req(func(e *EndpointRequest) { e.Op.InputDigest = Digest(nil) }),
+			&CommandSpec{Class: ClassEphemeral, InputDigest: Digest(nil), OutputDigest: VoidDigest}, CodeContractMismatch, "op.outputDigest of ps is missing",
+		},
+		{
+			"describe is exempt: it is how digests are got",
+			with(func(r *RequestSubject) { r.Command = CmdDescribe }),
+			req(func(e *EndpointRequest) { e.Op.Command = CmdDescribe }), plain, "", "",
 		},
 		{
 			"a digest that is not the served one is refused",

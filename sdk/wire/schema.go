@@ -43,6 +43,7 @@ type Shape struct {
 // anyTypes are the types whose JSON is not what reflection says.
 var anyTypes = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[json.RawMessage](): {},
+	reflect.TypeFor[[]byte]():          {Type: "string"}, // base64
 	reflect.TypeFor[Detail](): {
 		Type: "object", Required: []string{"kind"},
 		Properties: map[string]*jsonschema.Schema{"kind": {Type: "string"}},
@@ -207,14 +208,19 @@ func schemaProblem(err error) string {
 	for {
 		rest, ok := strings.CutPrefix(text, "validating ")
 		if !ok {
-			return text
+			break
 		}
 		_, inner, ok := strings.Cut(rest, ": ")
 		if !ok {
-			return text
+			break
 		}
 		text = inner
 	}
+	const most = 160 // values are quoted in it, and may be of any size
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
 }
 
 // goValue is the value as encoding/json decodes it into an any.

@@ -14,7 +14,7 @@ type payload struct {
 	List  []string       `json:"list,omitempty"`
 	Maybe *bool          `json:"maybe,omitempty"`
 	Open  map[string]any `json:"open,omitempty"`
-	Raw   []byte         `json:"-"`
+	Raw   []byte         `json:"raw,omitempty"`
 	Text  string         `json:"text,omitempty"`
 	Keys  []string       `json:"keys,omitempty"`
 	Inner *struct {
@@ -39,7 +39,7 @@ func TestSchemaFor(t *testing.T) {
 		ok       bool
 	}{
 		{"what is required is enough", `{"name":"x","text":"t"}`, true},
-		{"everything", `{"name":"x","count":2,"list":["a","b"],"maybe":false,"open":{"x":[1,null]},"keys":["up"],"inner":{"n":9},"doc":{}}`, true},
+		{"everything", `{"name":"x","count":2,"list":["a","b"],"maybe":false,"open":{"x":[1,null]},"keys":["up"],"inner":{"n":9},"doc":{},"raw":"AAECAw=="}`, true},
 		{"a required member is missing", `{"text":"t"}`, false},
 		{"a member nobody knows", `{"name":"x","text":"t","shiny":1}`, false},
 		{"an inner member nobody knows", `{"name":"x","text":"t","inner":{"n":1,"m":2}}`, false},

@@ -167,9 +167,9 @@ func CompareRevisions(spec, observed uint64) Freshness {
 
 // ExpectedReply is one instance of the frozen set of a scatter.
 type ExpectedReply struct {
-	InstanceID           string
-	RegistrationRevision uint64
-	Epoch                uint64
+	InstanceID           string `json:"instanceId"`
+	RegistrationRevision uint64 `json:"registrationRevision"`
+	Epoch                uint64 `json:"epoch"`
 }
 
 // ScatterEntry reports whether an instance belongs to the expected set of a scatter: it does when its
