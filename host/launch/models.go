@@ -45,7 +45,7 @@ const MaxCatalogBytes = 960 << 10
 // with an error and holds up nobody else's.
 //
 // Errors, only with agent: not-found for a connector that is not installed; unavailable, unimplemented or
-// resource-exhausted when it has no catalogue to give.
+// resource-exhausted when it could not give its catalogue. One that has none has a row that says so.
 func (m Models) List(ctx context.Context, args wire.ModelsArgs) (wire.ModelsReply, error) {
 	names := m.Plugins.Connectors()
 	if args.Agent != "" {
@@ -83,9 +83,6 @@ func (m Models) List(ctx context.Context, args wire.ModelsArgs) (wire.ModelsRepl
 	return wire.ModelsReply{Catalogs: rows}, nil
 }
 
-// errNoCatalogue: the connector has no list to give.
-var errNoCatalogue = errors.New("it has no catalogue of models")
-
 // one is the row of one connector, and the error that stands in it.
 func (m Models) one(ctx context.Context, name string, refresh bool) (wire.ModelCatalog, error) {
 	row := wire.ModelCatalog{Agent: name, Supported: true, Models: []json.RawMessage{}}
@@ -102,7 +99,7 @@ func (m Models) one(ctx context.Context, name string, refresh bool) (wire.ModelC
 	}
 	if !info.Has(sdk.CapModels) {
 		row.Supported = false
-		return row, errNoCatalogue // nothing went wrong: the row says supported false, and no more
+		return row, nil // nothing went wrong: the row says supported false, and no more
 	}
 	environ := m.Environ
 	if environ == nil {
@@ -158,7 +155,7 @@ func modelsRefusal(agent string, err error) *wire.Error {
 	switch {
 	case errors.Is(err, sdk.ErrNotFound):
 		return wire.Refuse(wire.CodeNotFound, "%v", err)
-	case errors.Is(err, errNoCatalogue), errors.Is(err, sdk.ErrUnsupported):
+	case errors.Is(err, sdk.ErrUnsupported):
 		code = wire.CodeUnimplemented
 	case errors.Is(err, sdk.ErrTooLarge):
 		code, outcome = wire.CodeResourceExhausted, wire.OutcomeExecuted

@@ -14,7 +14,7 @@ import (
 //
 // Errors beside those of Spawn, all not-executed: bad-request (the spec, naming the member; another run than
 // asked for), not-found (no such agent in it), permission-denied (it is another owner's), failed-precondition
-// (it is for another space), unimplemented (no spec: this host keeps no files of runs).
+// (it is for another space; or there is none, and this host keeps no files of runs).
 func (s *Set) Launch(ctx context.Context, caller wire.Caller, id, fingerprint string, args wire.LaunchArgs) (wire.Acceptance, error) {
 	profile, err := s.resolveLaunch(caller, args)
 	if err != nil {
@@ -25,7 +25,7 @@ func (s *Set) Launch(ctx context.Context, caller wire.Caller, id, fingerprint st
 
 func (s *Set) resolveLaunch(caller wire.Caller, args wire.LaunchArgs) (*launch.Profile, error) {
 	if len(args.Spec) == 0 {
-		return nil, wire.Refuse(wire.CodeUnimplemented, "this host keeps no files of runs, so it has nothing of run %s; send the spec with the request", args.RunID)
+		return nil, wire.Refuse(wire.CodeFailedPrecondition, "this host keeps no files of runs, so it has nothing of run %s; send the spec with the request", args.RunID)
 	}
 	spec, werr := wire.ParseLaunchSpec(args.Spec)
 	if werr != nil {

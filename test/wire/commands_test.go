@@ -132,9 +132,12 @@ var table = []command{
 	},
 }
 
-// launchSpec is the launch specification of one seat of a run.
+// launchSpec is the launch specification of one agent of a run.
 func (r *rig) launchSpec(run, name string) map[string]any {
-	return map[string]any{"runId": run, "name": name, "agent": "command", "launchOptions": map[string]any{"argv": r.FakeAgent(idle)}}
+	return map[string]any{"apiVersion": "cotal-launch/v1", "space": r.space, "runId": run, "agents": []any{map[string]any{
+		"name": name, "agent": "command", "launchOptions": map[string]any{"argv": r.FakeAgent(idle)},
+		"subscribe": []any{}, "allowSubscribe": []any{}, "allowPublish": []any{}, "hash": "0a1b",
+	}}}
 }
 
 // right makes a request for a command that would be carried out, aimed at the victim when it has a target.

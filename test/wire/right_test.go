@@ -53,7 +53,7 @@ const (
 // proves: STAT-1, CAT-1
 func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 	r := newRig(t)
-	r.Persona("scribe", "---\nagent: command\nrole: writer\nlaunchOptions:\n  argv: [cat]\n---\nYou write.\n")
+	r.Persona("scribe", "---\nname: scribe\nagent: command\nrole: writer\nlaunchOptions:\n  argv: [cat]\n---\nYou write.\n")
 	a := r.spawn("victim", r.recorder("typed"))
 	r.victim = a.seat()
 
@@ -143,7 +143,7 @@ func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 		if err := os.Symlink(r.Root, r.Path("link")); err != nil {
 			t.Fatal(err)
 		}
-		m := r.members("resolve-cwd", r.must(r.request("resolve-cwd", map[string]any{"cwd": r.Path("link", "..", "ws")})), "cwd host", "")
+		m := r.members("resolve-cwd", r.must(r.request("resolve-cwd", map[string]any{"cwd": r.Root + "/link/../ws"})), "cwd host", "")
 		if m["cwd"] != r.Root || m["host"] == "" {
 			t.Errorf("resolve-cwd %v, want %s", m, r.Root)
 		}
@@ -267,7 +267,7 @@ func (r *rig) goal(id string) string {
 // proves: OUT-2
 func TestRefusalsOfHandlersLeaveNoTrace(t *testing.T) {
 	r := newRig(t)
-	r.Persona("scribe", "---\nagent: command\nlaunchOptions:\n  argv: [cat]\n---\nYou write.\n")
+	r.Persona("scribe", "---\nname: scribe\nagent: command\nlaunchOptions:\n  argv: [cat]\n---\nYou write.\n")
 	r.Persona("broken", "---\nagent: [\n---\n")
 	r.Write("file", "x")
 	r.victim = r.spawn("victim", r.recorder("typed")).seat()
