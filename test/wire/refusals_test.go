@@ -417,7 +417,7 @@ func twice(args string) bool {
 func TestWhatIsRefusedLeavesNoTrace(t *testing.T) {
 	r := newRig(t)
 	r.Persona("scribe", "---\nagent: command\nlaunchOptions:\n  argv: [cat]\n---\nYou write.\n")
-	r.victim = r.spawn("victim", r.recorder("typed")).seat()
+	r.victim = r.recorder("victim", "typed").seat()
 	before := r.settled()
 	first := before
 	for _, c := range table {

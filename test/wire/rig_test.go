@@ -26,11 +26,18 @@ const patience = 20 * time.Second
 // idle is an agent that prints one line and waits; what is typed to it is echoed by its terminal alone.
 const idle = `[{"print": "up\n"}, {"hang": true}]`
 
-// recorder is the script of an agent that writes down, in a file of the workspace, what is typed to it.
-func (r *rig) recorder(file string) string {
+// recorder starts a seat whose agent writes down, in a file of the workspace, what is typed to it, and waits
+// until it reads.
+func (r *rig) recorder(name, file string) acceptance {
 	r.t.Helper()
 	r.Write(file, "")
-	return fmt.Sprintf(`[{"raw": true}, {"print": "up\n"}, {"hexlog": {"file": %q, "bytes": 100000000}}]`, r.Path(file))
+	ready := r.Path(file + ".reads")
+	a := r.spawn(name, fmt.Sprintf(`[{"raw": true}, {"write": {"file": %q, "text": ""}}, {"hexlog": {"file": %q, "bytes": 100000000}}]`, ready, r.Path(file)))
+	harness.Eventually(r.t, patience, name+" reads", func() (bool, string) {
+		_, err := os.Stat(ready)
+		return err == nil, fmt.Sprint(err)
+	})
+	return a
 }
 
 // triple names a caller or a seat on the wire.
@@ -81,7 +88,9 @@ func connect(t *testing.T, w *harness.World, o harness.HostOptions) *rig {
 	r.describe()
 	// Plugins start behind "ready", and leave their files when they do.
 	harness.Eventually(t, patience, "every plugin is ready", func() (bool, string) {
-		var status struct{ Plugins []struct{ Name, State string } }
+		var status struct {
+			Plugins []struct{ Name, State string }
+		}
 		r.into(r.request("status", nil), &status)
 		for _, p := range status.Plugins {
 			if p.State != "ready" {

@@ -54,7 +54,7 @@ const (
 func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 	r := newRig(t)
 	r.Persona("scribe", "---\nname: scribe\nagent: command\nrole: writer\nlaunchOptions:\n  argv: [cat]\n---\nYou write.\n")
-	a := r.spawn("victim", r.recorder("typed"))
+	a := r.recorder("victim", "typed")
 	r.victim = a.seat()
 
 	t.Run("status", func(t *testing.T) {
@@ -270,7 +270,7 @@ func TestRefusalsOfHandlersLeaveNoTrace(t *testing.T) {
 	r.Persona("scribe", "---\nname: scribe\nagent: command\nlaunchOptions:\n  argv: [cat]\n---\nYou write.\n")
 	r.Persona("broken", "---\nagent: [\n---\n")
 	r.Write("file", "x")
-	r.victim = r.spawn("victim", r.recorder("typed")).seat()
+	r.victim = r.recorder("victim", "typed").seat()
 	with := func(name, script string, more map[string]any) map[string]any {
 		args := r.spawnArgs(name, script)
 		maps.Copy(args, more)
@@ -303,7 +303,7 @@ func TestRefusalsOfHandlersLeaveNoTrace(t *testing.T) {
 		{"a persona outside the directory", "show-persona", map[string]any{"name": "../../file"}, "not-found failed-precondition bad-request"},
 		{"a persona that somebody else wrote", "define-persona", map[string]any{"name": "scribe", "persona": "Mine."}, "failed-precondition permission-denied"},
 		{"a persona outside the directory", "define-persona", map[string]any{"name": "../x", "persona": "Mine."}, "failed-precondition bad-request"},
-		{"a run that nobody wrote down", "launch", map[string]any{"runId": "nosuch", "name": "x"}, "failed-precondition not-found"},
+		{"a run that nobody wrote down", "launch", map[string]any{"runId": "nosuch", "name": "x"}, "failed-precondition not-found unimplemented"},
 		{"a specification of another run", "launch", map[string]any{"runId": "run1", "name": "x", "spec": r.launchSpec("run2", "x")}, "failed-precondition bad-request"},
 		{"a specification with something nobody knows", "launch", map[string]any{"runId": "run1", "name": "x", "spec": map[string]any{"nosuch": 1}}, "failed-precondition bad-request"},
 		{"a plugin nobody has", "plugin-restart", map[string]any{"name": "nosuch"}, "not-found failed-precondition"},

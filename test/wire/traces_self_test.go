@@ -21,7 +21,7 @@ func TestTracesShowEveryKindOfEffect(t *testing.T) {
 	if d := difference(before, r.traces()); d != "" {
 		t.Errorf("reads leave traces:%s", d)
 	}
-	a := r.spawn("other", r.recorder("typed"))
+	a := r.recorder("other", "typed")
 	d := difference(before, r.traces())
 	for _, kind := range []string{"new: journal", "new: file", "new: process", "new: seat other", "changed: occupancy"} {
 		if !strings.Contains(d, kind) {

@@ -1,0 +1,246 @@
+//go:build linux
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/harness"
+)
+
+// weather is one fault of the network between hosts, broker and clients. It lasts as long as it is given.
+type weather struct {
+	name string
+	blow func(a *apart, d time.Duration)
+}
+
+var weathers = []weather{
+	{"the host is cut off", func(a *apart, d time.Duration) { a.host.hold(true, true); wait(d); a.host.heal() }},
+	{"the answers of the host are held up", func(a *apart, d time.Duration) { a.host.hold(true, false); wait(d); a.host.heal() }},
+	{"the broker restarts", func(a *apart, d time.Duration) { a.broker.Kill(); wait(d / 4); a.broker.Restart() }},
+	{"clients are cut off", func(a *apart, d time.Duration) { a.client.hold(true, true); wait(d); a.client.heal() }},
+	{"acknowledgements are slow", func(a *apart, d time.Duration) { a.host.slow(150 * time.Millisecond); wait(d); a.host.slow(0) }},
+	{"connections break again and again", func(a *apart, d time.Duration) {
+		for range 5 {
+			a.host.cut()
+			wait(d / 10)
+			a.client.cut()
+			wait(d / 10)
+		}
+	}},
+	{"the broker stands still", func(a *apart, d time.Duration) { a.broker.Stop(); wait(d); a.broker.Cont() }},
+}
+
+// wait is the length of a fault, not a wait for something.
+func wait(d time.Duration) { <-time.After(d) }
+
+// TestWeatherOfTheNetwork: seats are started, typed into and stopped while the network has one fault after
+// the other. Each caller acts on nothing but what it was told: what is not executed may be tried again; what is
+// unknown is asked again under the same id if that is idempotent (spawn, despawn) and never otherwise (input).
+// In the end nothing was executed twice, nothing that was told is untrue, and nothing is lost.
+//
+// proves: GOAL-1, OUT-5
+func TestWeatherOfTheNetwork(t *testing.T) {
+	rounds, seed, length := 1, uint64(1), 600*time.Millisecond
+	if os.Getenv("COTAL_LONG") != "" {
+		rounds, seed, length = 5, uint64(time.Now().UnixNano()), partitionRun
+	}
+	if s := os.Getenv("COTAL_SEED"); s != "" {
+		if _, err := fmt.Sscan(s, &seed); err != nil {
+			t.Fatalf("COTAL_SEED: %v", err)
+		}
+	}
+	t.Logf("COTAL_SEED=%d", seed)
+	dice := rand.New(rand.NewPCG(seed, 0))
+	a := newApart(t)
+	c := a.dial(a.client.url())
+	to := a.typist(c, "typist")
+	s := &sky{apart: a, c: c, to: to}
+	var over atomic.Bool
+	var wg sync.WaitGroup
+	for i := range 3 {
+		wg.Go(func() {
+			for n := 0; !over.Load(); n++ {
+				s.life(fmt.Sprintf("s%d-%d", i, n))
+			}
+		})
+	}
+	wg.Go(func() {
+		for n := 0; !over.Load(); n++ {
+			s.line(fmt.Sprintf("line %d", n))
+		}
+	})
+	wg.Go(func() {
+		for !over.Load() {
+			s.look()
+		}
+	})
+	for range rounds {
+		for _, i := range dice.Perm(len(weathers)) {
+			w := weathers[i]
+			t.Log(w.name)
+			w.blow(a, length)
+			wait(length / 2) // fair weather between two faults
+		}
+	}
+	over.Store(true)
+	wg.Wait()
+	s.account()
+}
+
+// sky is what callers saw during the weather.
+type sky struct {
+	*apart
+	c  *mesh.Client
+	to *wire.Target
+
+	mu     sync.Mutex
+	lives  []string
+	said   map[string]wire.Outcome // lines, by what their caller was told
+	counts map[wire.Outcome]int
+}
+
+// heard counts what callers were told.
+func (s *sky) heard(o wire.Outcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.counts == nil {
+		s.counts = map[wire.Outcome]int{}
+	}
+	s.counts[o]++
+}
+
+// until calls again, under the same id, until the outcome is known and it is executed. Not for commands that
+// are not idempotent.
+func (s *sky) until(what string, call mesh.Call, dst any) {
+	call.Deadline = time.Second
+	for end := time.Now().Add(3 * harness.DefaultWait); ; {
+		_, err := s.c.Call(context.Background(), call, dst)
+		s.heard(mesh.OutcomeOf(err))
+		switch {
+		case err == nil:
+			return
+		case time.Now().After(end):
+			s.t.Errorf("%s: still %v", what, err)
+			return
+		case mesh.OutcomeOf(err) == wire.OutcomeExecuted:
+			s.t.Errorf("%s: executed, and refused: %v", what, err)
+			return
+		}
+		wait(10 * time.Millisecond)
+	}
+}
+
+// life starts a seat, waits for it to run, and stops it.
+func (s *sky) life(name string) {
+	s.mu.Lock()
+	s.lives = append(s.lives, name)
+	s.mu.Unlock()
+	id := "goal-" + name
+	var a wire.Acceptance
+	s.until("spawn of "+name, spawnCall(id, s.counted(name), 0), &a)
+	if s.t.Failed() {
+		return
+	}
+	if a.GoalID != id || a.Name != name {
+		s.t.Errorf("acceptance of %s: %+v", name, a)
+	}
+	var g wire.GoalResultReply
+	for end := time.Now().Add(3 * harness.DefaultWait); g.Result == nil; {
+		s.until("goal of "+name, mesh.Call{Endpoint: wire.EndpointManager, Command: wire.CmdGoalResult, Args: wire.GoalResultArgs{GoalID: id}}, &g)
+		if s.t.Failed() {
+			return
+		}
+		if time.Now().After(end) {
+			s.t.Errorf("the goal of %s has no terminal; its phase is %q", name, g.Phase)
+			return
+		}
+	}
+	if g.Result.State != wire.GoalSucceeded {
+		s.t.Errorf("the goal of %s ended %s: %v", name, g.Result.State, g.Result.Error)
+	}
+	// Of what was accepted nothing is lost. An agent that is stopped before its first step would be no proof.
+	if ok, state := harness.Poll(harness.DefaultWait, func() (bool, string) { return s.starts(name) > 0, "it has not started" }); !ok {
+		s.t.Errorf("the goal of %s has succeeded, and its agent: %s", name, state)
+	}
+	s.until("despawn of "+name, despawnCall(&wire.Target{Owner: a.Owner, Actor: a.Actor, LifecycleUID: a.UID}, 0), nil)
+}
+
+// line types one line, once.
+func (s *sky) line(text string) {
+	_, err := s.c.Call(context.Background(), inputCall(s.to, text, time.Second), nil)
+	o := mesh.OutcomeOf(err)
+	s.heard(o)
+	s.mu.Lock()
+	if s.said == nil {
+		s.said = map[string]wire.Outcome{}
+	}
+	s.said[text] = o
+	s.mu.Unlock()
+	wait(5 * time.Millisecond)
+}
+
+// look lists the seats: a list that comes is true of the typist.
+func (s *sky) look() {
+	var rows []wire.AgentRow
+	_, err := s.c.Call(context.Background(), mesh.Call{Endpoint: wire.EndpointManager, Command: wire.CmdPs, Deadline: 500 * time.Millisecond}, &rows)
+	s.heard(mesh.OutcomeOf(err))
+	if err == nil {
+		found := false
+		for _, row := range rows {
+			found = found || row.Name == "typist" && row.Status == "running"
+		}
+		if !found {
+			s.t.Errorf("ps does not list the typist as running: %+v", rows)
+		}
+	}
+	wait(20 * time.Millisecond)
+}
+
+// account compares what callers were told with what was done.
+func (s *sky) account() {
+	s.t.Logf("%d lives, %d lines; callers were told %v", len(s.lives), len(s.said), s.counts)
+	for _, name := range s.lives {
+		if n := s.starts(name); n != 1 {
+			s.t.Errorf("the agent of %s was started %d times", name, n)
+		}
+	}
+	harness.Eventually(s.t, harness.DefaultWait, "the agents have ended", func() (bool, string) {
+		left := s.ProcsLike("started.s")
+		return len(left) == 0, fmt.Sprint(left)
+	})
+	var typed string
+	harness.Eventually(s.t, harness.DefaultWait, "what was told to be typed is", func() (bool, string) {
+		typed = s.typed("typist")
+		for text, o := range s.said {
+			if o == wire.OutcomeExecuted && !strings.Contains(typed, text+"\r") {
+				return false, text + " is not"
+			}
+		}
+		return true, ""
+	})
+	times := map[string]int{}
+	for line := range strings.SplitSeq(strings.TrimSuffix(typed, "\r"), "\r") {
+		times[line]++
+	}
+	for text, o := range s.said {
+		switch n := times[text]; {
+		case o == wire.OutcomeExecuted && n != 1, o == wire.OutcomeNotExecuted && n != 0, n > 1:
+			s.t.Errorf("%q was typed %d times, its caller was told %s", text, n, o)
+		}
+		delete(times, text)
+	}
+	if len(times) > 0 {
+		s.t.Errorf("typed, and by nobody: %v", times)
+	}
+}
