@@ -9,6 +9,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/host/goal"
 	"github.com/cotal-ai/cotal-host/host/journal"
+	"github.com/cotal-ai/cotal-host/host/launch"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -218,10 +219,17 @@ func uncertain(snap *Snapshot, window time.Duration) *settle {
 func (a *actor) spawnResult() wire.SpawnResult {
 	snap := a.snapshot()
 	r := snap.Row
-	return wire.SpawnResult{
+	out := wire.SpawnResult{
 		Name: r.Alias, Agent: r.Agent, ID: r.Principal, Mode: r.Runtime, LifecycleUID: r.UID, Role: r.Role,
 		SeatID: r.SeatID, PID: snap.Status.Agent.PID,
 	}
+	if form, err := launch.ParseForm(r.Form); err == nil { // a seat found without its journal has none
+		out.EventsNotice = form.EventsNotice
+		if l := form.Launch; l != nil {
+			out.RunID, out.Requested, out.Hash = l.RunID, l.Requested, l.Hash
+		}
+	}
+	return out
 }
 
 // result encodes a terminal.
