@@ -49,6 +49,9 @@ func main() {
 	if name == "" {
 		name = "honest-connector"
 	}
+	if servePresence(name) {
+		return
+	}
 	for _, m := range modes {
 		if m.Name == name {
 			serve(m)

@@ -1,0 +1,161 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/harness"
+)
+
+func watchPresence(t *testing.T, w *harness.World) (*mesh.Client, *mesh.Roster) {
+	t.Helper()
+	e := w.Endpoint()
+	c, err := mesh.Connect(t.Context(), mesh.Config{
+		URL: e.URL, TokenFile: e.TokenFile, Space: e.Space, Name: "watcher", Reconnect: true, Timeout: harness.DefaultWait,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	r, err := c.WatchPresence(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return c, r
+}
+
+func awaitPresence(t *testing.T, r *mesh.Roster, what string, match func(wire.Presence) bool) wire.Presence {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), harness.DefaultWait)
+	defer cancel()
+	p, err := r.Await(ctx, match)
+	if err != nil {
+		v := r.View()
+		t.Fatalf("%s: %v; the view is %s with %+v", what, err, v.State, v.Rows)
+	}
+	return p
+}
+
+// A seat's program finds in its environment all that it needs to join as the seat, and readiness is that it did.
+//
+// proves: READY-2, SEAT-3
+func TestPresence_ASeatJoinsAsWhoItWasLaunchedAs(t *testing.T) {
+	w := harness.New(t)
+	w.UsePresence(0)
+	w.Start(harness.HostOptions{})
+	c, roster := watchPresence(t, w)
+	awaitPresence(t, roster, "the host appears", func(p wire.Presence) bool {
+		return p.Card.Kind == wire.CardEndpoint && p.Card.Role == wire.EndpointManager && p.Status == wire.StatusIdle
+	})
+	said := w.Path("said")
+	l, err := harness.Launch(t.Context(), c, w.PresenceArgs("worker", fmt.Sprintf(
+		`[{"join": {"activity": "reading"}}, {"hear": {"channel": "dev", "file": %q}}, {"say": {"channel": "dev", "text": "here"}},
+		 {"waitFile": %q}, {"status": {"status": "working", "condition": "retrying"}}, {"waitFile": %q}, {"leave": true}, {"hang": true}]`,
+		said, w.Path("work"), w.Path("go"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := func(status string) func(wire.Presence) bool {
+		return func(p wire.Presence) bool {
+			return p.Card.ID == l.Result.ID && p.LifecycleUID == l.Result.LifecycleUID && p.Status == status
+		}
+	}
+	p := awaitPresence(t, roster, "the seat joins", ours(wire.StatusIdle))
+	if p.Card.Name != "worker" || p.Activity != "reading" {
+		t.Errorf("its record: %+v", p)
+	}
+	// The material is private and goes with the seat.
+	row := w.Inspect("worker")
+	file := w.SeatRoot + "/" + row.SeatID + "/launch/material.json"
+	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%s: %v, %v", file, st, err)
+	}
+	if _, err := c.SendChannel(t.Context(), "dev", "hello"); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, harness.DefaultWait, "both messages are heard", func() (bool, string) {
+		text, _ := os.ReadFile(said)
+		return strings.Contains(string(text), "worker: here\n") && strings.Contains(string(text), "watcher: hello\n"), string(text)
+	})
+	w.Write("work", "")
+	if p := awaitPresence(t, roster, "it works", ours(wire.StatusWorking)); p.Condition == nil || p.Condition.Code != "retrying" {
+		t.Errorf("its record: %+v", p)
+	}
+	w.Write("go", "")
+	awaitPresence(t, roster, "it leaves", ours(wire.StatusOffline))
+	w.CLI("stop", "worker").OK()
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("%s is left: %v", file, err)
+	}
+}
+
+// A program on the mesh as somebody else, or as another life, is not the seat that was launched.
+//
+// proves: READY-1, READY-2
+func TestPresence_SomebodyElseIsNotTheSeat(t *testing.T) {
+	w := harness.New(t)
+	w.UsePresence(1500 * time.Millisecond)
+	w.Start(harness.HostOptions{})
+	c, roster := watchPresence(t, w)
+	for name, join := range map[string]string{"other_life": `{"uid": "other"}`, "other_principal": `{"principal": "other"}`} {
+		id := wire.NewID()
+		var acc wire.Acceptance
+		_, err := c.Call(t.Context(), mesh.Call{
+			Endpoint: wire.EndpointManager, Command: wire.CmdSpawn, ID: id, Deadline: harness.DefaultWait,
+			Args: w.PresenceArgs(name, `[{"join": `+join+`}, {"hang": true}]`),
+		}, &acc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		awaitPresence(t, roster, name+" is on the mesh", func(p wire.Presence) bool { return p.Card.Name == name && p.Status == wire.StatusIdle })
+		var reply wire.GoalResultReply
+		harness.Eventually(t, harness.DefaultWait, name+": the goal has its terminal", func() (bool, string) {
+			_, err := c.Call(t.Context(), mesh.Call{Endpoint: wire.EndpointManager, Command: wire.CmdGoalResult, Args: wire.GoalResultArgs{GoalID: id}}, &reply)
+			return err == nil && reply.Result != nil, fmt.Sprint(err)
+		})
+		if reply.Result.State != wire.GoalUncertain {
+			t.Errorf("%s: its goal ended %s", name, reply.Result.State)
+		}
+		if row := w.Inspect(name); row.Status != "running" {
+			t.Errorf("%s: the seat is %s", name, row.Status)
+		}
+		w.CLI("stop", name).OK()
+	}
+}
+
+// A host that is killed and comes back takes nobody for gone who is only on the way back.
+//
+// proves: SEAT-2
+func TestPresence_AHostThatCameBackJudgesNobodyTooEarly(t *testing.T) {
+	w := harness.New(t)
+	w.UsePresence(0)
+	h := w.Start(harness.HostOptions{})
+	c, _ := watchPresence(t, w)
+	if _, err := harness.Launch(t.Context(), c, w.PresenceArgs("worker", `[{"join": {}}, {"hang": true}]`)); err != nil {
+		t.Fatal(err)
+	}
+	h.Kill()
+	w.Start(harness.HostOptions{})
+	seen := map[string]bool{}
+	harness.Eventually(t, harness.DefaultWait, "the seat is seen on the mesh again", func() (bool, string) {
+		row := w.Inspect("worker")
+		if row.MeshView == "" || row.MeshView == mesh.ViewCurrent {
+			if row.Mesh == wire.StatusOffline || row.Mesh == "absent" {
+				t.Fatalf("a verdict about a seat that lives: %+v", row)
+			}
+		}
+		text, _ := json.Marshal(row)
+		seen[row.Mesh+" "+row.MeshView] = true
+		return row.Mesh == wire.StatusIdle && (row.MeshView == "" || row.MeshView == mesh.ViewCurrent), string(text)
+	})
+	t.Log(seen)
+	w.CLI("stop", "worker").OK()
+}
