@@ -43,6 +43,8 @@ const (
 	nudgePause  = 50 * time.Millisecond  // between the two sizes of a nudge: shorter, and programs see one change
 	repaintGap  = time.Second            // between two repaints of a viewer that loses output again and again
 	resyncMax   = 4096                   // bytes skipped to find a place where output can be picked up
+	gatherTime  = time.Millisecond       // how long a flood is gathered for a frame
+	floodSize   = 2 << 10                // bytes in a frame from which on what follows at once is a flood
 	inputBusy   = 100 * time.Millisecond // the longest pause while a program does not read
 	sessionTime = wire.MaxSessionTTL
 )

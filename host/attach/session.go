@@ -252,7 +252,7 @@ func (x *session) run() {
 	err := x.view.begin()
 	if err == nil {
 		err = x.conn().Run(x.ctx, seat.Handler{
-			Output: x.view.output, Gap: x.view.gap, Status: x.view.status, Idle: x.view.flush,
+			Output: x.view.output, Gap: x.view.gap, Status: x.view.status, Idle: x.view.idle,
 			Exit: func(_ seat.Status, e seat.ExitRecord) { x.view.exit = &e },
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,10 +33,18 @@ type view struct {
 	unread []byte // the replay, gathered until it is complete
 	resync int    // bytes that may still be skipped to find a place where output can be picked up
 
-	batch     []byte        // output that waits for what comes with it
 	repainted time.Time     // the last time
 	shown     atomic.Uint32 // modes of the program when the viewer was last brought up to them
 	exit      *seat.ExitRecord
+
+	// Output that waits for what comes with it. It is sent when nothing more is there, in a flood a moment later:
+	// a frame costs the mesh as much as some KiB in it.
+	bmu   sync.Mutex // held while output is sent, so that nothing overtakes
+	batch []byte
+	last  time.Time   // when output was last sent,
+	much  int         // and how much
+	late  *time.Timer // sends the batch of a flood; nil before the first
+	armed bool
 }
 
 // openTerminal dials the seat, as the writer if the viewer may be that. returns: the keyboard may still be with
@@ -182,6 +191,8 @@ func (v *view) show(p []byte) error {
 		p = p[min(v.skipTo-start, uint64(len(p))):]
 	}
 	p = v.skip(p)
+	v.bmu.Lock()
+	defer v.bmu.Unlock()
 	foreign := 0 // bytes at the front of p that are before v.own
 	if start := v.next - uint64(len(p)); start < v.own {
 		foreign = int(min(v.own-start, uint64(len(p))))
@@ -193,19 +204,10 @@ func (v *view) show(p []byte) error {
 		p, foreign = p[n:], 0
 	}
 	for len(p) > 0 {
-		if len(v.batch) == 0 && len(p) >= wire.MaxSessionData { // a full frame needs no copy
-			if err := v.session.send(p[:wire.MaxSessionData]); err != nil {
-				return err
-			}
-			p = p[wire.MaxSessionData:]
-			continue
-		}
 		n := min(len(p), wire.MaxSessionData-len(v.batch))
-		if n > 0 {
-			v.batch, p = append(v.batch, p[:n]...), p[n:]
-		}
+		v.batch, p = append(v.batch, p[:n]...), p[n:]
 		if len(v.batch) >= wire.MaxSessionData {
-			if err := v.flush(); err != nil {
+			if err := v.sendBatch(); err != nil {
 				return err
 			}
 		}
@@ -213,14 +215,52 @@ func (v *view) show(p []byte) error {
 	return nil
 }
 
-// flush sends what was gathered. It runs whenever nothing more is there to be read.
-func (v *view) flush() error {
+// idle runs whenever nothing more is there to be read.
+func (v *view) idle() error {
+	v.bmu.Lock()
+	defer v.bmu.Unlock()
 	if len(v.batch) == 0 {
 		return nil
 	}
+	if v.much < floodSize || time.Since(v.last) > gatherTime {
+		return v.sendBatch()
+	}
+	switch {
+	case v.armed:
+	case v.late == nil:
+		v.late = time.AfterFunc(gatherTime, v.sendLate)
+		v.armed = true
+	default:
+		v.late.Reset(gatherTime)
+		v.armed = true
+	}
+	return nil
+}
+
+// sendLate sends what a flood has brought together. An error shows to the reader of the seat, too.
+func (v *view) sendLate() {
+	v.bmu.Lock()
+	defer v.bmu.Unlock()
+	v.armed = false
+	_ = v.sendBatch()
+}
+
+// sendBatch sends what was gathered. The caller holds bmu.
+func (v *view) sendBatch() error {
+	if len(v.batch) == 0 {
+		return nil
+	}
+	v.much = len(v.batch)
 	err := v.session.send(v.batch)
-	v.batch = v.batch[:0]
+	v.batch, v.last = v.batch[:0], time.Now()
 	return err
+}
+
+// flush sends what was gathered, now.
+func (v *view) flush() error {
+	v.bmu.Lock()
+	defer v.bmu.Unlock()
+	return v.sendBatch()
 }
 
 // skip drops output up to the first place it can be shown from.

@@ -168,6 +168,14 @@ func (s *Terminal) Kill() {
 	<-s.ended
 }
 
+// Stop stops the command as SIGSTOP does: it reads nothing any more.
+func (s *Terminal) Stop() {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		s.t.Fatalf("stop cotal: %v", err)
+	}
+}
+
 // Detach presses the detach key and waits for the end of the command.
 func (s *Terminal) Detach() {
 	s.t.Helper()
