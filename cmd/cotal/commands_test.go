@@ -82,7 +82,7 @@ func TestPs_AllAsksEveryHostOfTheSpace(t *testing.T) {
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	w.Spawn("one", "sleep", "600")
-	if r := w.CLI("ps", "--all").OK(); !strings.HasPrefix(r.Stdout, "host "+w.Endpoint().InstanceID+", 1 seat\nNAME") {
+	if r := w.CLI("ps", "--all").OK(); !strings.HasPrefix(r.Stdout, "NAME") { // one host needs no heading
 		t.Errorf("%v", r)
 	}
 	if got := jsonLines[wire.AgentRow](t, w.CLI("ps", "--all", "--json").OK().Stdout); len(got) != 1 || got[0].Name != "one" {
@@ -112,5 +112,61 @@ func TestPurge_AsksFirst(t *testing.T) {
 	s = r.runEnv([]string{"COTAL_NO_PROMPT=1"}, "purge")
 	if code, shown := s.wait(); code != 2 {
 		t.Errorf("exit code %d: %q", code, tail(shown))
+	}
+}
+
+func TestSendAndHistory(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	w.Setenv("USER", "dana")
+	w.Setenv("NO_COLOR", "1")
+	r := worldRig(t, w)
+	follow := r.run("history", "team", "--follow")
+	w.CLI("send", "team", "the", "build\x1b[31m", "is green").OK()
+	follow.see(`dana: the build\x1b[31m is green`)
+	if code, out, errw := r.pipe("two\nlines\n", "send", "team", "-", "--json"); code != 0 || jsonLines[sent](t, out)[0].Channel != "team" {
+		t.Errorf("exit code %d: %s%s", code, out, errw)
+	}
+	follow.see("dana: two\r\n  lines")
+	follow.cmd.Process.Signal(os.Interrupt)
+	if code, shown := follow.wait(); code != 0 {
+		t.Errorf("exit code %d: %q", code, tail(shown))
+	}
+	got := jsonLines[historyRow](t, w.CLI("history", "team", "--json").OK().Stdout)
+	if len(got) != 2 || got[0].Text != "the build\x1b[31m is green" || got[1].Text != "two\nlines" || got[0].From.Name != "dana" || got[0].Seq == 0 || got[0].Channel != "team" {
+		t.Errorf("%+v", got)
+	}
+	if got := jsonLines[historyRow](t, w.CLI("history", "team", "-n", "1", "--json").OK().Stdout); len(got) != 1 || got[0].Text != "two\nlines" {
+		t.Errorf("%+v", got)
+	}
+	if r := w.CLI("history", "empty").OK(); r.Stdout != "" {
+		t.Errorf("%v", r)
+	}
+	// Two at once do not take each other's place on the server.
+	for range 5 {
+		a, b := r.run("history", "team"), r.run("history", "team")
+		for _, s := range []*screen{a, b} {
+			if code, shown := s.wait(); code != 0 || !strings.Contains(shown, "is green") {
+				t.Fatalf("exit code %d: %q", code, tail(shown))
+			}
+		}
+	}
+	row := w.Spawn("one", "sleep", "600")
+	if got := jsonLines[sent](t, w.CLI("send", "@one", "hello", "--json").OK().Stdout); got[0].To != row.ID || got[0].Name != "one" {
+		t.Errorf("%+v, want %s", got, row.ID)
+	}
+	ann := join(t, w, "ann")
+	if got := jsonLines[sent](t, w.CLI("send", "@ann", "hello", "--json").OK().Stdout); got[0].To != ann.Record().Card.ID {
+		t.Errorf("%+v", got)
+	}
+	w.CLI("send", "@nobody", "hello").Want(4)
+	w.CLI("send", "no channel!", "hello").Want(2)
+	w.CLI("send", "team").Want(2)
+	w.CLI("history", "team", "-n", "0").Want(2)
+	if r := w.CLI("__complete", "send", "t"); !strings.HasPrefix(r.Stdout, "team\t") {
+		t.Errorf("%v", r)
+	}
+	if r := w.CLI("__complete", "send", "@"); !strings.HasPrefix(r.Stdout, "@one\t") {
+		t.Errorf("%v", r)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -120,7 +121,7 @@ func (a *app) instanceIDs(cmd *cobra.Command, _ []string, _ string) ([]cobra.Com
 			return
 		}
 		defer c.Close()
-		got, _ := c.Everybody(ctx, mesh.Call{Command: wire.CmdStatus, Deadline: completeWait / 2})
+		got, _, _ := c.Everybody(ctx, mesh.Call{Command: wire.CmdStatus, Deadline: completeWait / 2}) // those that answer are offered
 		answers <- got
 	}()
 	select {
@@ -181,7 +182,109 @@ func (a *app) workspace() string {
 	return a.target.Workspace()
 }
 
-// channelNames completes a channel with those that have messages.
-func (a *app) channelNames(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return nil, cobra.ShellCompDirectiveNoFileComp
+// within runs a read for a completion and gives up on it in time. It says nothing on failure.
+func (a *app) within(cmd *cobra.Command, read func(context.Context, *cli.Client)) {
+	ctx, cancel := a.completeContext(cmd)
+	defer cancel()
+	done := make(chan struct{})
+	go func() { // a connect that does not heed the deadline is left behind
+		defer close(done)
+		if c, err := a.target.Connect(ctx); err == nil {
+			defer c.Close()
+			read(ctx, c)
+		}
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// offers collects completions that two goroutines may know of: the one that reads, and the one that has given up.
+type offers struct {
+	mu   sync.Mutex
+	list []cobra.Completion
+}
+
+func (o *offers) add(value, about string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.list = append(o.list, offer(value, about))
+}
+
+func (o *offers) all() []cobra.Completion {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.list)
+}
+
+// channelNames completes a channel.
+func (a *app) channelNames(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var names offers
+	if len(args) == 0 || cmd.Flags().Lookup("subscribe") != nil {
+		a.within(cmd, func(ctx context.Context, c *cli.Client) { channelOffers(ctx, c, &names) })
+	}
+	return names.all(), cobra.ShellCompDirectiveNoFileComp
+}
+
+func channelOffers(ctx context.Context, c *cli.Client, names *offers) {
+	channels, _ := c.Channels(ctx) // nothing to offer then
+	for _, ch := range channels {
+		names.add(ch.Name, "channel")
+	}
+}
+
+// recipients completes whom a message goes to: channels, and with @ seats.
+func (a *app) recipients(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var names offers
+	switch {
+	case len(args) > 0:
+	case strings.HasPrefix(typed, "@"):
+		var rows []wire.AgentRow
+		a.within(cmd, func(ctx context.Context, c *cli.Client) {
+			if c.Read(ctx, wire.CmdPs, nil, &rows) != nil {
+				return
+			}
+			for _, r := range rows {
+				if r.Exit == nil {
+					names.add("@"+r.Name, r.Agent+", "+processWords(r))
+				}
+			}
+		})
+	default:
+		a.within(cmd, func(ctx context.Context, c *cli.Client) { channelOffers(ctx, c, &names) })
+	}
+	return names.all(), cobra.ShellCompDirectiveNoFileComp
+}
+
+// seatFlag completes a flag that takes a seat.
+func (a *app) seatFlag(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return a.seatNames(false, "starting", "running", "stopping", "unknown")(cmd, nil, typed)
+}
+
+// commandNames completes the commands of the manager, as argument number at. One before it is the endpoint.
+func (a *app) commandNames(at int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		var names offers
+		switch {
+		case len(args) < at:
+			names.add(wire.EndpointManager, "the host")
+		case len(args) == at:
+			a.within(cmd, func(ctx context.Context, c *cli.Client) {
+				endpoint := wire.EndpointManager
+				if at > 0 {
+					endpoint = args[0]
+				}
+				contract, err := contractOf(ctx, c, endpoint)
+				if err != nil {
+					return
+				}
+				for _, name := range contract.Commands() {
+					decl, _ := contract.Command(name)
+					names.add(name, decl.Capability)
+				}
+			})
+		}
+		return names.all(), cobra.ShellCompDirectiveNoFileComp
+	}
 }

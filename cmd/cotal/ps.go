@@ -26,8 +26,8 @@ func psCmd(a *app) *cobra.Command {
 mesh. The two states are two facts; the second has no column while the host sees no roster. Exit code 3 when
 the host does not answer: never an empty list then.
 
-With --all every host of the space is asked. Hosts that are not heard within a second (--timeout) are not in
-the list; one that refuses makes the exit code 5. With --watch the list is shown again whenever it changes,
+With --all, and with --server without --on, every host of the space is asked. One that is registered and is not
+heard (--timeout) is named, and makes the exit code 5: the list is not complete then. With --watch the list is shown again whenever it changes,
 until Ctrl-C; with --json then, every seat that changed is a line, and one that is gone has the status "gone".`,
 		Example: "  cotal ps --wide\n  cotal ps --watch\n  cotal ps --json | jq -r 'select(.status == \"running\") | .name'",
 		Args:    cli.NoArgs,
@@ -51,7 +51,7 @@ until Ctrl-C; with --json then, every seat that changed is a line, and one that 
 		switch {
 		case *watch:
 			return watchSeats(ctx, a, c, *wide, *asJSON)
-		case *all:
+		case *all || c.Instance == "":
 			return psAll(ctx, a, c, *wide, *asJSON)
 		}
 		foreign := make(chan int, 1)
@@ -94,27 +94,28 @@ func (a *app) listSeats(rows []wire.AgentRow, wide, asJSON bool) error {
 	return nil
 }
 
-// psAll lists the seats of every host that answers, each under its id.
+// psAll lists the seats of every host of the space, each under its id. A host that is not heard is not taken for
+// gone, nor its seats.
 func psAll(ctx context.Context, a *app, c *cli.Client, wide, asJSON bool) error {
-	answers, err := c.Everybody(ctx, mesh.Call{Command: wire.CmdPs})
+	answers, missing, err := c.Everybody(ctx, mesh.Call{Command: wire.CmdPs})
 	if err != nil {
 		return err
 	}
-	refused := 0
+	left := len(missing)
 	for _, ans := range answers {
 		var rows []wire.AgentRow
-		err := error(nil)
+		var err error
 		if ans.Err != nil {
 			err = ans.Err
 		} else {
 			err = json.Unmarshal(ans.Data, &rows)
 		}
 		if err != nil {
-			refused++
+			left++
 			fmt.Fprintf(a.errw, "cotal: instance %s does not list its seats: %s\n", ans.InstanceID, cli.OneLine(cli.Text(err)))
 			continue
 		}
-		if !asJSON {
+		if !asJSON && len(answers)+len(missing) > 1 {
 			fmt.Fprintf(a.out, "host %s, %s\n", ans.InstanceID, cli.Count(len(rows), "seat"))
 			if len(rows) == 0 {
 				continue
@@ -124,8 +125,11 @@ func psAll(ctx context.Context, a *app, c *cli.Client, wide, asJSON bool) error 
 			return err
 		}
 	}
-	if refused > 0 {
-		return cli.Fail(cli.Partial, "%d of %s did not list its seats: the list is not complete", refused, cli.Count(len(answers), "host"))
+	for _, m := range missing {
+		fmt.Fprintf(a.errw, "cotal: %s\n", m)
+	}
+	if left > 0 {
+		return cli.Fail(cli.Partial, "%d of %s did not list its seats: the list is not complete", left, cli.Count(len(answers)+len(missing), "host"))
 	}
 	return nil
 }

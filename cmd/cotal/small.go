@@ -23,14 +23,21 @@ func versionCmd(a *app) *cobra.Command {
 	asJSON := jsonFlag(cmd, "print one JSON object")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if *asJSON {
-			return cli.PrintJSON(a.out, map[string]string{
-				"version": version, "commit": commit, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH,
-			})
+			return cli.PrintJSON(a.out, versionInfo{version, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH})
 		}
 		_, err := fmt.Fprintln(a.out, versionLine())
 		return err
 	}
 	return cmd
+}
+
+// versionInfo is the JSON form of the version.
+type versionInfo struct {
+	Version string `json:"version"`
+	Commit  string `json:"commit"`
+	Go      string `json:"go"`
+	OS      string `json:"os"`
+	Arch    string `json:"arch"`
 }
 
 func statusCmd(a *app) *cobra.Command {

@@ -146,6 +146,17 @@ type Client struct {
 // mesh.DefaultConnectTimeout.
 const connectMax = 3 * time.Second
 
+// Guest is Connect as somebody who is nobody yet: for reads whose traces on the server are named after the caller,
+// which two processes of one user must not share.
+func (t *Target) Guest(ctx context.Context) (*Client, error) {
+	guest := *t
+	var err error
+	if guest.caller, err = mesh.NewCaller(); err != nil {
+		return nil, err
+	}
+	return guest.Connect(ctx)
+}
+
 // Connect finds the host and connects to its mesh.
 func (t *Target) Connect(ctx context.Context) (*Client, error) {
 	e, path, err := t.Endpoint()
@@ -255,7 +266,11 @@ func (c *Client) Read(ctx context.Context, command string, args, out any) error 
 
 // Ask is Read of a call that says more, such as how long its answer may take.
 func (c *Client) Ask(ctx context.Context, call mesh.Call, out any) error {
-	err := c.Manager(ctx, call, out)
+	return c.Unanswered(c.Manager(ctx, call, out))
+}
+
+// Unanswered is the error of a question: without an answer whoever was asked counts as unreachable.
+func (c *Client) Unanswered(err error) error {
 	if errors.Is(err, mesh.ErrNoReply) || errors.Is(err, mesh.ErrNoResponder) {
 		return Fail(Unreachable, "%s does not answer: %w", c.who(), err)
 	}
@@ -271,35 +286,38 @@ func MayHaveRun(err error, look string) error {
 	return Fail(Uncertain, "it may have been executed: %w; look with: %s; before repeating it", err, look)
 }
 
-// Everybody asks every host of the space, and returns what came until the deadline of the call, 1 s by default.
-// Nobody at all is exit code 3.
-func (c *Client) Everybody(ctx context.Context, call mesh.Call) ([]mesh.Answer, error) {
-	call.Endpoint = wire.EndpointManager
+// Everybody asks every host of the space: whoever is registered, and who is not heard until the deadline of the
+// call, 5 s by default, is missing, a line about each. Nobody at all is exit code 3.
+func (c *Client) Everybody(ctx context.Context, call mesh.Call) (answers []mesh.Answer, missing []string, err error) {
+	if call.Endpoint == "" {
+		call.Endpoint = wire.EndpointManager
+	}
 	switch {
 	case call.Deadline > 0:
 	case c.timeout > 0:
 		call.Deadline = c.timeout
 	default:
-		call.Deadline = everybodyWait
+		call.Deadline = readWait
 	}
-	until, cancel := context.WithTimeout(ctx, call.Deadline) // a scatter by itself waits for late refusals, too
-	defer cancel()
-	answers, err := c.Scatter(until, call, 0)
+	answers, err = c.Scatter(ctx, call, 0)
+	slices.SortFunc(answers, func(x, y mesh.Answer) int { return strings.Compare(x.InstanceID, y.InstanceID) })
+	var m *mesh.MissingError
 	switch {
 	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	case len(answers) > 0:
-		slices.SortFunc(answers, func(x, y mesh.Answer) int { return strings.Compare(x.InstanceID, y.InstanceID) })
-		return answers, nil
-	case err != nil:
-		return nil, Fail(Unreachable, "no host answers in space %s at %s: %w", c.Endpoint.Space, c.Endpoint.URL, err)
+		return nil, nil, ctx.Err()
+	case errors.As(err, &m):
+		for _, e := range m.Gone {
+			missing = append(missing, fmt.Sprintf("instance %s is registered, and nobody serves it: its host does not run", e.InstanceID))
+		}
+		for _, e := range m.Silent {
+			missing = append(missing, fmt.Sprintf("instance %s is there and has not answered within %s", e.InstanceID, call.Deadline))
+		}
+		return answers, missing, nil
+	case err != nil && len(answers) == 0 && (errors.Is(err, mesh.ErrNoReply) || errors.Is(err, mesh.ErrNoResponder)):
+		return nil, nil, Fail(Unreachable, "no host answers in space %s at %s: %w", c.Endpoint.Space, c.Endpoint.URL, err)
 	}
-	return nil, nil
+	return answers, nil, err
 }
-
-// everybodyWait is how long answers of hosts are collected: who is registered and who is not cannot be told by
-// counting, so the whole of it is waited for.
-const everybodyWait = time.Second
 
 // who names the host that is asked.
 func (c *Client) who() string {
