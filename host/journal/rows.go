@@ -97,6 +97,7 @@ type Restart struct {
 	Session string      `json:"session,omitempty"` // that the next process reopens
 	Exit    *sdk.Exit   `json:"exit,omitempty"`    // of the last process before this one; nil: this is the first
 	Floor   int64       `json:"floor,omitempty"`   // epoch ms: presence up to then is of an earlier process
+	Proving bool        `json:"proving,omitempty"` // the process has not shown yet that it is ready
 }
 
 // GoalRow is what this machine knows of one accepted action: that it is ours, its seat, its deadline. The

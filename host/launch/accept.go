@@ -54,15 +54,17 @@ func CheckServed(args wire.SpawnArgs) error {
 }
 
 // CheckSupervise refuses supervision that would not be kept: it takes a runtime that watches its seats' ends as
-// their parent does.
-func CheckSupervise(args wire.SpawnArgs, runtime string) error {
+// their parent does, and a program that can be started without its first prompt.
+func CheckSupervise(args wire.SpawnArgs, runtime string, info sdk.Info) error {
 	switch {
 	case args.Supervise == nil:
 		return nil
 	case runtime != "pty":
 		return precondition("supervise: seats of runtime %s are not started again; use runtime pty, or leave supervise out", runtime)
+	case !info.Connector.SupportsFreshStart && !info.Connector.SupportsSessionContinuation:
+		return unsupported(info, "supervise: it can neither start afresh nor go on with a session", "leave it out")
 	}
-	return unserved("supervise: this host does not start seats again on demand; leave it out")
+	return nil
 }
 
 // RoleManager is the role that launches others.

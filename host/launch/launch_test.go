@@ -224,6 +224,27 @@ func refused(t *testing.T, err error, code, want string) {
 	}
 }
 
+// A program that cannot be started a second time is not supervised.
+func TestSupervisionTakesAProgramThatCanStartAgain(t *testing.T) {
+	args := wire.SpawnArgs{Name: "a", Supervise: &wire.Supervise{Restarts: 1, WindowMs: 1000}}
+	for name, c := range map[string]struct {
+		facts sdk.ConnectorFacts
+		code  string
+	}{
+		"one that starts afresh":          {sdk.ConnectorFacts{SupportsFreshStart: true}, ""},
+		"one that goes on with a session": {sdk.ConnectorFacts{SupportsSessionContinuation: true}, ""},
+		"one that can do neither":         {sdk.ConnectorFacts{}, wire.CodeFailedPrecondition},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := ""
+			if c.code != "" {
+				want = "connector odd does not support supervise"
+			}
+			refused(t, CheckSupervise(args, "pty", sdk.Info{Name: "odd", Connector: c.facts}), c.code, want)
+		})
+	}
+}
+
 // What this host cannot do is refused by its name, and never passed over.
 //
 // proves: SPAWN-19
@@ -240,11 +261,11 @@ func TestWhatIsNotServedIsRefusedByName(t *testing.T) {
 		"the connector of a transcript":           {wire.SpawnArgs{Name: "a", ResumeAgent: ptr("c")}, "pty", wire.CodeUnimplemented, "resumeAgent"},
 		"a tool that nobody declared":             {wire.SpawnArgs{Name: "a", ShareTools: []string{"files"}}, "pty", wire.CodeFailedPrecondition, `shareTools: "files" is not declared`},
 		"no tool at all, which is what there is":  {wire.SpawnArgs{Name: "a", ShareTools: []string{}}, "pty", "", ""},
-		"supervision":                             {wire.SpawnArgs{Name: "a", Supervise: sup}, "pty", wire.CodeUnimplemented, "supervise"},
+		"supervision":                             {wire.SpawnArgs{Name: "a", Supervise: sup}, "pty", "", ""},
 		"supervision on another runtime than pty": {wire.SpawnArgs{Name: "a", Supervise: sup}, "tmux", wire.CodeFailedPrecondition, "supervise: seats of runtime tmux"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			refused(t, errors.Join(CheckServed(tc.args), CheckSupervise(tc.args, tc.on)), tc.code, tc.want)
+			refused(t, errors.Join(CheckServed(tc.args), CheckSupervise(tc.args, tc.on, sdk.Info{Connector: sdk.ConnectorFacts{SupportsFreshStart: true}})), tc.code, tc.want)
 		})
 	}
 }

@@ -351,25 +351,30 @@ func Timings(f sdk.ConnectorFacts) (readinessMs, graceMs int) {
 // who may read the seat directory, so it holds no secret and no conversation: no prompt, no
 // environment, and launch options that look like a secret only by name.
 type Form struct {
-	Version       int            `json:"version"`
-	Persona       string         `json:"persona,omitempty"`
-	PersonaPath   string         `json:"personaPath,omitempty"`
-	Agent         string         `json:"agent"`
-	Runtime       string         `json:"runtime,omitempty"`
-	Role          string         `json:"role,omitempty"`
-	Model         string         `json:"model,omitempty"`
-	Variant       string         `json:"variant,omitempty"`
-	Resume        string         `json:"resume,omitempty"`
-	Cwd           string         `json:"cwd"`
-	GraceMs       int            `json:"graceMs,omitempty"`
-	ReadinessMs   int            `json:"readinessMs,omitempty"`
-	ReadyBy       sdk.ReadyBy    `json:"readyBy,omitempty"`
-	Rows          uint16         `json:"rows,omitempty"`
-	Cols          uint16         `json:"cols,omitempty"`
-	LaunchOptions map[string]any `json:"launchOptions,omitempty"`
-	Launch        *LaunchOf      `json:"launch,omitempty"`
-	EventsNotice  string         `json:"eventsNotice,omitempty"`
-	Withheld      []string       `json:"withheld,omitempty"` // paths of launch options that were left out
+	Version        int            `json:"version"`
+	Persona        string         `json:"persona,omitempty"`
+	PersonaPath    string         `json:"personaPath,omitempty"`
+	Agent          string         `json:"agent"`
+	Runtime        string         `json:"runtime,omitempty"`
+	Role           string         `json:"role,omitempty"`
+	Model          string         `json:"model,omitempty"`
+	Variant        string         `json:"variant,omitempty"`
+	Resume         string         `json:"resume,omitempty"`
+	Cwd            string         `json:"cwd"`
+	GraceMs        int            `json:"graceMs,omitempty"`
+	ReadinessMs    int            `json:"readinessMs,omitempty"`
+	ReadyBy        sdk.ReadyBy    `json:"readyBy,omitempty"`
+	Rows           uint16         `json:"rows,omitempty"`
+	Cols           uint16         `json:"cols,omitempty"`
+	Subscribe      []string       `json:"subscribe,omitempty"`
+	AllowSubscribe []string       `json:"allowSubscribe,omitempty"`
+	AllowPublish   []string       `json:"allowPublish,omitempty"`
+	Capabilities   []string       `json:"capabilities,omitempty"`
+	EventsOn       bool           `json:"eventsOn,omitempty"`
+	LaunchOptions  map[string]any `json:"launchOptions,omitempty"`
+	Launch         *LaunchOf      `json:"launch,omitempty"`
+	EventsNotice   string         `json:"eventsNotice,omitempty"`
+	Withheld       []string       `json:"withheld,omitempty"` // paths of launch options that were left out
 }
 
 // FormVersion is the version of Form this build writes.
@@ -381,6 +386,7 @@ func FormOf(p Profile, runtime, cwd string, f sdk.ConnectorFacts) (json.RawMessa
 		Version: FormVersion, Persona: p.Persona, PersonaPath: p.PersonaPath, Agent: p.Agent, Runtime: runtime,
 		Role: p.Role, Model: p.Model, Variant: p.Variant, Resume: p.Resume, Cwd: cwd, Rows: p.Rows, Cols: p.Cols,
 		Launch: p.Launch, EventsNotice: p.EventsNotice, ReadyBy: f.ReadyBy,
+		Subscribe: p.Subscribe, AllowSubscribe: p.AllowSubscribe, AllowPublish: p.AllowPublish, Capabilities: p.Capabilities, EventsOn: p.EventsOn,
 	}
 	form.ReadinessMs, form.GraceMs = Timings(f)
 	if len(p.LaunchOptions) > 0 {
@@ -392,6 +398,16 @@ func FormOf(p Profile, runtime, cwd string, f sdk.ConnectorFacts) (json.RawMessa
 		return nil, fmt.Errorf("encode launch form: %w", err)
 	}
 	return raw, nil
+}
+
+// Profile is the profile that a form was made of, as far as the form has it: without prompt, persona text and
+// what was withheld.
+func (f Form) Profile(alias string) Profile {
+	return Profile{
+		Persona: f.Persona, PersonaPath: f.PersonaPath, Alias: alias, Pinned: true, Role: f.Role, Agent: f.Agent, Model: f.Model, Variant: f.Variant,
+		Cwd: f.Cwd, Rows: f.Rows, Cols: f.Cols, Subscribe: f.Subscribe, AllowSubscribe: f.AllowSubscribe, AllowPublish: f.AllowPublish,
+		Capabilities: f.Capabilities, EventsOn: f.EventsOn, EventsNotice: f.EventsNotice, LaunchOptions: f.LaunchOptions, Launch: f.Launch,
+	}
 }
 
 // ParseForm reads what FormOf wrote. Keys of later versions are ignored.

@@ -1,6 +1,7 @@
 package seat
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,11 +88,13 @@ type actor struct {
 	counted   bool          // guarded by Set.mu: counted as live, no longer as pending
 	typing    turn          // held by one input at a time, so that two texts never mix
 
+	into    atomic.Pointer[string]           // custody id of the process that is being typed into, by whoever holds typing
 	socket  atomic.Pointer[sdk.SeatEndpoint] // where it was typed last; in memory only, for the token
 	leaving context.Context                  // ends when the seat is being stopped or has ended: nothing is typed any more
 	leave   context.CancelFunc
 
 	ports []int // minted for the launch; given back when the seat has ended
+	kept  *plan // of the first process, for those that may follow; nil when none may, or another host made it
 
 	cancelLaunch context.CancelFunc // non-nil while the saga runs
 	stopping     context.CancelFunc // non-nil while a stop's ladder runs
@@ -217,6 +220,7 @@ func (a *actor) transition(ev Event, mutate func(*journal.SeatRow), end *settle)
 		mutate(&row)
 	}
 	row.State = to.rowState()
+	moved := row.SeatID != old.Row.SeatID // another process of the same seat
 	row.Fence = a.set.cfg.Epoch
 	key := goal.Key(row.RequestID)
 	var landed wire.GoalResult
@@ -241,12 +245,20 @@ func (a *actor) transition(ev Event, mutate func(*journal.SeatRow), end *settle)
 		if to == Ended && row.Exit == nil {
 			return tx.DeleteSeat(row.SeatID)
 		}
+		if moved {
+			if err := tx.DeleteSeat(old.Row.SeatID); err != nil {
+				return err
+			}
+		}
 		return tx.PutSeat(row)
 	})
 	if err != nil {
 		return fmt.Errorf("record %s: %w", to, err)
 	}
 	a.show(func(s *Snapshot) { s.Row, s.State = row, to })
+	if moved {
+		a.set.rekey(a, old.Row.SeatID)
+	}
 	if to == Stopping || to == Exited || to == Ended {
 		a.leave()
 	}
@@ -321,12 +333,16 @@ func (a *actor) onExit(st sdk.SeatStatus) {
 	if exit.Evidence != sdk.EvidenceReaped && deliberate(a.snapshot().Row.Cause) {
 		exit.Asked = true // whoever saw the end did not see who asked for it; this host did ask
 	}
-	err := a.transition(EvExited, func(r *journal.SeatRow) {
-		r.Exit, r.Ended, r.Reason = &exit, exit.At, ""
-		if r.Cause == "" {
-			r.Cause = causeProcessExit
-		}
-	}, nil)
+	again, cause, err := a.restarts(exit)
+	if again && err == nil {
+		return
+	}
+	if err == nil {
+		err = a.transition(EvExited, func(r *journal.SeatRow) {
+			r.Exit, r.Ended, r.Reason = &exit, exit.At, ""
+			r.Cause = cmp.Or(cause, r.Cause, causeProcessExit)
+		}, nil)
+	}
 	if err != nil {
 		// The exit record is still in the seat's directory: nothing is lost, try again.
 		a.log.Error("record exit", "err", err)

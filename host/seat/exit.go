@@ -34,7 +34,7 @@ func essence(e sdk.Exit) *sdk.Exit {
 func (a *actor) exitTerminal() *settle {
 	row := a.snapshot().Row
 	exit := *row.Exit
-	if row.Cause != "" && row.Cause != causeProcessExit {
+	if deliberate(row.Cause) || row.Cause == causeStartFailed {
 		return &settle{state: wire.GoalCancelled, data: map[string]string{"cancelledBy": row.Cause}}
 	}
 	return &settle{state: wire.GoalFailed, err: &wire.Error{

@@ -49,13 +49,16 @@ func (s *Set) Input(ctx context.Context, target wire.Target, args wire.InputArgs
 	if err != nil {
 		return wire.InputReply{}, err
 	}
-	if err := a.accepts(); err != nil {
+	if err := a.snapshot().accepts(); err != nil {
 		return wire.InputReply{}, err
 	}
 	if err := a.typing.lock(ctx); err != nil {
 		return wire.InputReply{}, wire.Refuse(wire.CodeUnavailable, "another input into %s is still being typed; nothing was typed", a.snapshot().Row.Alias)
 	}
 	defer a.typing.unlock()
+	into := a.snapshot().Row.SeatID
+	a.into.Store(&into)
+	defer a.into.Store(nil)
 	if err := a.accepts(); err != nil {
 		return wire.InputReply{}, err
 	}
@@ -67,9 +70,18 @@ func (s *Set) Input(ctx context.Context, target wire.Target, args wire.InputArgs
 	return a.input(ctx, t, args)
 }
 
-// accepts returns why nothing may be typed into the seat now, or nil. It is asked before every write.
+// accepts returns why nothing may be typed into the seat now, or nil. It is asked before every write. While an
+// input is under way, its process must still be the seat's: what was meant for one is not typed into the next.
 func (a *actor) accepts() error {
 	snap := a.snapshot()
+	if into := a.into.Load(); into != nil && *into != snap.Row.SeatID {
+		return wire.Refuse(wire.CodeFailedPrecondition, "%s was started again meanwhile; nothing was typed into its new process", snap.Row.Alias)
+	}
+	return snap.accepts()
+}
+
+// accepts returns why nothing may be typed into a seat in this state, or nil.
+func (snap *Snapshot) accepts() error {
 	if snap.State.Accepts() {
 		return nil
 	}

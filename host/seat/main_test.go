@@ -1,6 +1,7 @@
 package seat_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -49,21 +50,22 @@ func TestMain(m *testing.M) {
 // world is a workspace whose plugins run in this process: the runtime, the custody process and the
 // agents are the real ones, only the process border of the plugins is missing.
 type world struct {
-	t          *testing.T
-	dir, root  string
-	seatRoot   string
-	instanceID string
-	epoch      uint64
-	plugins    *inproc
-	journal    *journal.Journal
-	goals      *goal.Store
-	set        *seat.Set
-	events     *events
-	caller     wire.Caller
-	max        int
-	roster     *roster
-	viewWait   time.Duration
-	exitPoll   time.Duration
+	t           *testing.T
+	dir, root   string
+	seatRoot    string
+	instanceID  string
+	epoch       uint64
+	plugins     *inproc
+	journal     *journal.Journal
+	goals       *goal.Store
+	set         *seat.Set
+	events      *events
+	caller      wire.Caller
+	max         int
+	roster      *roster
+	viewWait    time.Duration
+	exitPoll    time.Duration
+	restartWait time.Duration
 }
 
 // inproc gives plugins without processes. A plugin can be taken away.
@@ -201,7 +203,7 @@ func (w *world) boot() []seat.Verdict {
 		InstanceID: w.instanceID, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: w.seatRoot, EndedDir: filepath.Join(w.dir, "ended"), MaxSeats: w.max,
 		Journal: w.journal, Goals: w.goals, Plugins: w.plugins, Agent: "command", Health: 50 * time.Millisecond,
 		Log:      hclog.New(&hclog.LoggerOptions{Output: testWriter{w.t}, Level: hclog.Debug}),
-		ViewWait: w.viewWait, ExitPoll: w.exitPoll,
+		ViewWait: w.viewWait, ExitPoll: w.exitPoll, RestartWait: cmp.Or(w.restartWait, 10*time.Millisecond),
 	}
 	if w.roster != nil {
 		cfg.Roster = w.roster

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/cotal-ai/cotal-host/host/authz"
+	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/host/launch"
 	"github.com/cotal-ai/cotal-host/host/persona"
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -32,6 +33,8 @@ type plan struct {
 	grace    int // ms
 	window   int // ms
 	warnings []string
+	restart  *journal.Restart // nil: it is not started again when it ends by itself
+	session  string           // to be reopened, by a process that follows another
 }
 
 // order is what is asked for: a spawn, or the launch of an agent of a run, whose profile is its own authority.
@@ -89,7 +92,7 @@ func (s *Set) plan(ctx context.Context, o order) (*plan, error) {
 	if args.Runtime != "" && !slices.Contains(s.cfg.Plugins.Runtimes(), runtime) {
 		return nil, wire.Refuse(wire.CodeNotFound, "no runtime %q: there are %s", runtime, strings.Join(s.cfg.Plugins.Runtimes(), ", "))
 	}
-	if err := launch.CheckSupervise(args, runtime); err != nil {
+	if err := launch.CheckSupervise(args, runtime, info); err != nil {
 		return nil, refusal(err)
 	}
 	if err := launch.CheckServed(args); err != nil {
@@ -117,7 +120,12 @@ func (s *Set) plan(ctx context.Context, o order) (*plan, error) {
 	if err := profile.CheckChannels(); err != nil {
 		return nil, refusal(err)
 	}
-	return s.planned(profile, p, info, runtime, cwd, bins)
+	pl, err := s.planned(profile, p, info, runtime, cwd, bins)
+	if err != nil {
+		return nil, err
+	}
+	pl.restart = restartPolicy(args.Supervise, info.Connector)
+	return pl, nil
 }
 
 // planned is what the checks add up to.

@@ -194,6 +194,10 @@ func (a *actor) recoveredTerminal() *settle {
 // needs a window of presence to be seen again by a host that has only just come.
 func (a *actor) resumeReady() {
 	row := a.snapshot().Row
+	if follows(row) && row.Restart.Proving {
+		a.onFollowed(nil, nil)
+		return
+	}
 	if row.ReadyBy != string(sdk.ReadyByPresence) || !row.Ready.IsZero() {
 		return
 	}

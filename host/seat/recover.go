@@ -133,6 +133,8 @@ func (a *actor) recover(ctx context.Context, known bool) Verdict {
 		_ = a.call(func() error { a.onExit(st); return nil })
 	case doCompensate:
 		a.compensate(st.Reason)
+	case doRestart:
+		_ = a.call(func() error { a.goRestart(0); return nil })
 	case doHold:
 		err = a.call(func() error {
 			a.observe(st)
@@ -236,6 +238,10 @@ func (a *actor) restoreGoal() error {
 
 // compensate undoes a spawn of which nothing ever ran, and fails its goal.
 func (a *actor) compensate(reason string) {
+	if follows(a.snapshot().Row) {
+		_ = a.call(a.onNothingFollowed)
+		return
+	}
 	if reason == "" {
 		reason = "nothing was started"
 	}

@@ -118,7 +118,7 @@ func (s *Set) reserve(key goal.Key, fingerprint string, p *plan, m *minting) (a 
 		SeatID: m.seatID, UID: m.uid, Alias: alias, Principal: wire.OwnerLocal + "." + m.actor, Nonce: m.nonce,
 		RequestID: string(key), Fingerprint: fingerprint, Persona: p.profile.PersonaPath, Agent: p.profile.Agent,
 		Runtime: p.runtime, Role: p.profile.Role, Model: p.profile.Model, Variant: p.profile.Variant, Cwd: p.cwd,
-		Grace: p.grace, ReadinessMs: p.window, ReadyBy: string(p.facts.ReadyBy), Form: p.form, State: journal.StateIntent, Created: now, Fence: s.cfg.Epoch,
+		Grace: p.grace, ReadinessMs: p.window, ReadyBy: string(p.facts.ReadyBy), Form: p.form, Restart: p.restart, State: journal.StateIntent, Created: now, Fence: s.cfg.Epoch,
 	}
 	_, id, _ := key.Split()
 	acc = wire.Acceptance{
@@ -129,6 +129,9 @@ func (s *Set) reserve(key goal.Key, fingerprint string, p *plan, m *minting) (a 
 	}
 	a = s.newActor(row)
 	a.ports = m.ports
+	if p.restart != nil {
+		a.kept = p
+	}
 	s.wg.Add(1) // for Spawn itself; under mu, so that Close cannot miss it
 	s.add(a)
 	s.spawning[key] = a

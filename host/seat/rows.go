@@ -99,7 +99,7 @@ func endingStatus(since time.Duration) string {
 // statusOf maps the actor's state to the word rows use.
 func statusOf(s State) string {
 	switch s {
-	case Starting, Prepared:
+	case Starting, Prepared, Restarting:
 		return "starting"
 	case Exited, Ended:
 		return "exited"

@@ -58,7 +58,9 @@ type Config struct {
 
 	Health   time.Duration // between two looks at what running seats depend on; default 5 s
 	ExitPoll time.Duration // between two looks for the end of a seat on a runtime that tells of none, while it gets ready; default 1 s
-	ViewWait time.Duration // how long a spawn waits for the first view of the mesh; default 3 s
+	// RestartWait is the wait before a process that follows the second end in a row; it doubles. Default 1 s.
+	RestartWait time.Duration
+	ViewWait    time.Duration // how long a spawn waits for the first view of the mesh; default 3 s
 }
 
 // Set is every seat of one host. Safe for concurrent use.
@@ -109,6 +111,9 @@ func New(cfg Config) *Set {
 	}
 	if cfg.ExitPoll == 0 {
 		cfg.ExitPoll = exitPoll
+	}
+	if cfg.RestartWait == 0 {
+		cfg.RestartWait = restartWait
 	}
 	if cfg.ViewWait == 0 {
 		cfg.ViewWait = snapshotWait
@@ -261,6 +266,15 @@ func (s *Set) add(a *actor) {
 	}
 }
 
+// rekey follows a seat whose next process has a custody id of its own.
+func (s *Set) rekey(a *actor, old string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byID, old)
+	s.byID[a.snapshot().Row.SeatID] = a
+	s.changes.Add(1)
+}
+
 // freed is the one place where a seat stops holding its name and its place. It runs once per seat,
 // after the journal says Ended.
 func (s *Set) freed(a *actor) {
@@ -280,7 +294,7 @@ func (s *Set) freed(a *actor) {
 	} else {
 		s.cap.release()
 	}
-	if a.acceptErr != nil {
+	if a.acceptErr != nil && a.acceptErr.OutcomeOrUnknown() == wire.OutcomeNotExecuted {
 		s.names.giveBack(snap.Row.Alias)
 	}
 	s.retired.add(life{snap.Row.Alias, snap.Row.Principal, snap.Row.UID})

@@ -275,7 +275,7 @@ func (a *actor) build(ctx context.Context, row journal.SeatRow, p *plan, m *mint
 		SeatID: row.SeatID, InstanceID: a.set.cfg.InstanceID, Space: a.set.cfg.Space, Name: row.Alias, Role: row.Role,
 		Principal: row.Principal, LifecycleUID: row.UID, Servers: a.set.cfg.Servers,
 		PersonaPath: row.Persona, Persona: p.profile.Body, Model: row.Model, Variant: row.Variant,
-		Prompt: p.profile.Prompt, Resume: p.profile.Resume, LaunchOptions: p.profile.LaunchOptions,
+		Prompt: p.profile.Prompt, Resume: p.profile.Resume, Continue: p.session, LaunchOptions: p.profile.LaunchOptions,
 		BaseEnv: env, Binaries: p.binaries, WorkspaceRoot: a.set.cfg.Root, Cwd: row.Cwd, Dir: launchDir(a.set.dir(row.SeatID)),
 		Ports: m.ports, Secrets: m.secrets, SessionIDs: m.sessionIDs,
 	})
@@ -304,10 +304,11 @@ func (a *actor) onCommitted(st sdk.SeatStatus, p *sdk.Probe) error {
 	switch st.State {
 	case sdk.SeatRunning, sdk.SeatExited:
 		var end *settle
-		if readyAtCommit(a.snapshot().Row, p) && st.State == sdk.SeatRunning && a.snapshot().State != Stopping {
+		row := a.snapshot().Row
+		if readyAtCommit(row, p) && st.State == sdk.SeatRunning && a.snapshot().State != Stopping && !follows(row) {
 			end = &settle{state: wire.GoalSucceeded, data: a.spawnResult()}
 		}
-		a.set.cfg.Goals.Phase(goal.Key(a.snapshot().Row.RequestID), wire.PhaseLaunched)
+		a.tellLaunched(row)
 		// A program that ended at once did run: Running first, then its exit.
 		err := a.transition(EvRunning, func(r *journal.SeatRow) {
 			if r.Started = time.Now(); end != nil {
@@ -342,6 +343,10 @@ func (a *actor) onLaunchDone(err error, p *sdk.Probe) {
 			a.ladder(a.stopMode)
 			return
 		}
+		if follows(snap.Row) {
+			a.onFollowed(nil, p)
+			return
+		}
 		a.awaitReady(p, readyWindow(snap.Row))
 		return
 	}
@@ -358,6 +363,10 @@ func (a *actor) onLaunchDone(err error, p *sdk.Probe) {
 		if snap.State == Stopping {
 			a.ladder(a.stopMode)
 		}
+		return
+	}
+	if follows(snap.Row) {
+		a.onFollowed(err, p)
 		return
 	}
 	end := &settle{state: wire.GoalFailed, err: launchError(err)}

@@ -25,6 +25,8 @@ const (
 	Exited   State = "exited"   // the end is proved and recorded; leftovers are being removed
 	Unknown  State = "unknown"  // no verdict: the name stays held, nothing is assumed
 	Ended    State = "ended"    // nothing of the seat is left; the row stays for ps
+	// Restarting: its process ended by itself, and is followed by another one that is not recorded yet.
+	Restarting State = "restarting"
 )
 
 // Event is a fact that moves a seat.
@@ -39,16 +41,21 @@ const (
 	EvUnknown     Event = "unknown"      // the runtime gave no verdict
 	EvStartFailed Event = "start-failed" // the saga failed and everything it made is undone
 	EvReaped      Event = "reaped"       // nothing of the seat is left
+	EvCrashed     Event = "crashed"      // the process ended by itself, and is to be followed by another
+	EvFollowed    Event = "followed"     // the custody id of the next process is recorded; nothing of it exists
+	EvUndone      Event = "undone"       // nothing of a process that follows was ever executed
 )
 
 // transitions is the whole state machine. An event missing in a row is refused.
 var transitions = map[State]map[Event]State{
-	Starting: {EvPrepared: Prepared, EvRunning: Running, EvStop: Stopping, EvExited: Exited, EvUnknown: Unknown, EvStartFailed: Ended},
-	Prepared: {EvPrepared: Prepared, EvRunning: Running, EvStop: Stopping, EvExited: Exited, EvUnknown: Unknown, EvStartFailed: Ended},
-	Running:  {EvRunning: Running, EvStop: Stopping, EvExited: Exited, EvUnknown: Unknown},
+	Starting: {EvPrepared: Prepared, EvRunning: Running, EvStop: Stopping, EvExited: Exited, EvUnknown: Unknown, EvStartFailed: Ended, EvUndone: Restarting},
+	Prepared: {EvPrepared: Prepared, EvRunning: Running, EvStop: Stopping, EvExited: Exited, EvUnknown: Unknown, EvStartFailed: Ended, EvUndone: Restarting},
+	Running:  {EvRunning: Running, EvStop: Stopping, EvExited: Exited, EvUnknown: Unknown, EvCrashed: Restarting},
+	// The end of the last process is proved: a stop has nothing to kill, and the seat ends with that exit.
+	Restarting: {EvFollowed: Starting, EvStop: Stopping, EvExited: Exited, EvUnknown: Restarting},
 	// A seat that is being stopped may still be seen prepared or running; that does not undo the stop.
 	Stopping: {EvPrepared: Stopping, EvRunning: Stopping, EvStop: Stopping, EvExited: Exited, EvUnknown: Stopping, EvStartFailed: Ended},
-	Unknown:  {EvPrepared: Prepared, EvRunning: Running, EvStop: Stopping, EvExited: Exited, EvUnknown: Unknown},
+	Unknown:  {EvPrepared: Prepared, EvRunning: Running, EvStop: Stopping, EvExited: Exited, EvUnknown: Unknown, EvCrashed: Restarting},
 	// The first exit wins: a second one, or a stop that comes late, changes nothing.
 	Exited: {EvExited: Exited, EvStop: Exited, EvUnknown: Exited, EvReaped: Ended},
 	Ended:  {EvStop: Ended, EvReaped: Ended, EvExited: Ended},

@@ -132,6 +132,9 @@ func (a *actor) onLadderDone(report sdk.ReapReport, err error, overtaken bool) {
 		report.Exit = &exit
 	}
 	a.merge(report)
+	if row := a.snapshot().Row; report.Exit == nil && report.Outcome == sdk.ReapAbsent && follows(row) {
+		report.Exit = row.Restart.Exit // the last process had ended, and the next one never was
+	}
 	a.onExit(sdk.SeatStatus{State: sdk.SeatExited, Exit: report.Exit, Reason: "ended by a stop; no record of the exit was found"})
 }
 

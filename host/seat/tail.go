@@ -26,7 +26,7 @@ func (s *Set) tailFile(seatID string) string { return filepath.Join(s.cfg.EndedD
 // nothing of it is left. Of a seat that was stopped on request nothing is kept.
 func (a *actor) keepTail() {
 	row := a.snapshot().Row
-	if a.set.cfg.EndedDir == "" || row.Exit == nil || row.Cause != causeProcessExit {
+	if a.set.cfg.EndedDir == "" || row.Exit == nil || deliberate(row.Cause) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(a.set.life, tailTimeout)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/terminal"
@@ -69,7 +70,7 @@ func (a *actor) newTypist(ctx context.Context) (typist, error) {
 	if !ok || !info.Has(sdk.CapWrite) {
 		return nil, lacks(row.Runtime, "type into a seat", sdk.CapWrite)
 	}
-	return &writerTypist{a: a, w: w, screens: info.Has(sdk.CapSnapshot)}, nil
+	return &writerTypist{a: a, row: row, w: w, screens: info.Has(sdk.CapSnapshot)}, nil
 }
 
 // dialSocket connects to the seat's own socket as its host.
@@ -169,6 +170,7 @@ func (t *socketTypist) close() { t.conn.Close() }
 // writerTypist types through the runtime, which knows how to make one paste of a text.
 type writerTypist struct {
 	a       *actor
+	row     journal.SeatRow // of the process it types into
 	w       sdk.Writer
 	screens bool // the runtime has CapSnapshot
 }
@@ -186,7 +188,7 @@ func (t *writerTypist) look(ctx context.Context) (terminalNow, error) {
 }
 
 func (t *writerTypist) write(ctx context.Context, p []byte, paste bool) (int, error) {
-	row := t.a.snapshot().Row
+	row := t.row
 	return stalled(ctx, stallLimit(len(p)), p, func(ctx context.Context, p []byte) (int, error) {
 		return t.w.Write(ctx, sdk.WriteRequest{
 			SeatID: row.SeatID, InstanceID: t.a.set.cfg.InstanceID, Handle: row.Handle, Fence: t.a.set.cfg.Epoch, Data: p, Paste: paste,

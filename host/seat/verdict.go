@@ -13,6 +13,7 @@ const (
 	doCompensate verdict = "compensate" // nothing ever ran: undo and fail the goal
 	doStop       verdict = "stop"       // an end was asked for before: go on with it
 	doReap       verdict = "reap"       // the exit is recorded: remove the leftovers
+	doRestart    verdict = "restart"    // its process ended and is to be followed by another: go on with that
 	doHold       verdict = "hold"       // no verdict: keep the name, ask again later
 )
 
@@ -20,8 +21,11 @@ const (
 // Adopt's. known says whether the journal had a row at all: a seat found only by its directory was
 // accepted by a host whose journal is lost, so a prepared one is not started by guess.
 func decide(recorded State, answer sdk.SeatState, known bool) verdict {
-	if recorded == Exited {
+	switch recorded {
+	case Exited:
 		return doReap
+	case Restarting: // the end of the process it asks about is recorded, whatever the answer
+		return doRestart
 	}
 	switch answer {
 	case sdk.SeatExited:
