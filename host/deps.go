@@ -13,11 +13,12 @@ import (
 // deps binds the commands of the manager endpoint to this host.
 func (h *Host) deps() control.Deps {
 	guard := control.NewGuard(authz.Policy{Regime: authz.Open}, h.seats)
+	h.fence = control.NewFence(guard)
 	return control.Deps{
 		Host: h, Seats: h.seats, Goals: h.goals, Launch: h.seats, Attach: h.sessions, Purger: purger{h},
 		Personas: persona.NewStore(h.cfg.Root, guard.Policy.Kind()),
 		Models:   launch.Models{Plugins: plugins{h.catalog}, EnvAllow: h.envAllow},
-		Policy:   guard, Authz: guard.Policy,
+		Policy:   guard, Authz: guard.Policy, Fence: h.fence, Registry: instances{h},
 	}
 }
 

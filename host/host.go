@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -77,6 +78,10 @@ type Host struct {
 
 	busConfig bus.Config // how the mesh is reached
 	sessions  *attach.Sessions
+
+	registration *bus.Registration
+	fence        *control.Fence
+	classSpawn   atomic.Bool // spawn and launch are on the rail of the class
 
 	envAllow []string // extra variables that the operator lets agents see
 
@@ -154,7 +159,10 @@ func (h *Host) Run(ctx context.Context) error {
 		err = fmt.Errorf("%d seats could not be proved gone; their names stay held, and the next host goes on ending them", n)
 	}
 	h.drainService() // whoever asked for the stop gets its answer
-	return err
+	h.leaveRegistry()
+	h.stop.mu.Lock()
+	defer h.stop.mu.Unlock()
+	return errors.Join(h.stop.lost, err)
 }
 
 // boot runs the start order. Whatever it opened is closed by closeAll.
@@ -324,14 +332,22 @@ func (h *Host) serve(ctx context.Context, url, tokenFile string, runtimeErr erro
 	if err != nil {
 		return err
 	}
-	h.openGoals(ctx, func(context.Context) error { return nil })
+	contract, err := bus.NewContract(wire.EndpointManager, wire.OwnerLocal, wire.ManagerURN, control.Revision, commands)
+	if err != nil {
+		return err
+	}
+	if err := h.register(ctx, contract); err != nil {
+		return err
+	}
+	h.openGoals(ctx, h.registration.Fence)
 	h.service, err = h.bus.Serve(ctx, bus.EndpointConfig{
 		Space: h.cfg.Space, Endpoint: wire.EndpointManager, InstanceID: h.inst.ID, Epoch: h.inst.Epoch,
-		Revision: control.Revision, Commands: commands, Log: h.log.Named("control"),
+		Contract: contract, Commands: commands, Log: h.log.Named("control"),
 	})
 	if err != nil {
 		return err
 	}
+	h.classSpawn.Store(true)
 	self, err := custody.SelfIdentity()
 	if err != nil {
 		return err
@@ -347,6 +363,7 @@ func (h *Host) serve(ctx context.Context, url, tokenFile string, runtimeErr erro
 	go h.recoverSessions(ctx)
 	h.appear()
 	h.catalog.StartConnectors() // behind ready: a spawn waits for its connector, nobody else does
+	h.keepRegistered()
 	go h.pruneLoop()
 	return nil
 }
@@ -384,7 +401,7 @@ func (h *Host) Status() wire.StatusReply {
 	occ := h.seats.Occupancy()
 	reply := wire.StatusReply{
 		InstanceID: h.inst.ID, Runtime: h.runtimeName(), Custody: "custodied", AgentCount: occ.Live,
-		UptimeMs: time.Since(h.started).Milliseconds(), ClassSpawn: true, Connectors: []wire.ConnectorStatus{},
+		UptimeMs: time.Since(h.started).Milliseconds(), ClassSpawn: h.classSpawn.Load(), Connectors: []wire.ConnectorStatus{},
 		Version: h.cfg.Version, Space: h.cfg.Space, PID: os.Getpid(), Epoch: h.inst.Epoch,
 		Foreign: h.seats.Foreign(), Occupancy: &occ,
 	}
@@ -459,6 +476,7 @@ type stopper struct {
 	mu      sync.Mutex
 	running bool
 	with    bool
+	lost    error // why this host had to stop: another one has its instance
 	reply   wire.ShutdownReply
 	err     error
 	settled chan struct{}

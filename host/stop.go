@@ -108,6 +108,9 @@ func policy(withAgents bool) string {
 // carryOut fences new work, lets accepted spawns finish, and ends or spares the seats.
 func (h *Host) carryOut(withAgents bool, hasten <-chan struct{}) (wire.ShutdownReply, error) {
 	fmt.Fprintf(h.cfg.Stderr, "stopping: this host %s\n", policy(withAgents))
+	if h.fence != nil {
+		h.fence.Stop()
+	}
 	h.seats.Fence("this host is stopping")
 	ctx, cancel := context.WithTimeout(context.Background(), spawnDrain)
 	defer cancel()
@@ -118,6 +121,12 @@ func (h *Host) carryOut(withAgents bool, hasten <-chan struct{}) (wire.ShutdownR
 		case <-ctx.Done():
 		}
 	}()
+	// What was admitted is waited for before the seats are looked at: a spawn among it is then one of them.
+	if h.fence != nil {
+		if err := h.fence.Drain(ctx); err != nil {
+			h.log.Warn("what was admitted did not finish before the stop", "err", err)
+		}
+	}
 	if err := h.seats.Drain(ctx); err != nil {
 		h.log.Warn("spawns did not finish before the stop; the next host decides them", "err", err)
 	}

@@ -120,6 +120,8 @@ type EndpointConfig struct {
 	InstanceID string
 	Epoch      uint64
 	Commands   map[string]Command
+	// Contract of these commands, if it is made already; else it is made of what follows.
+	Contract *Contract
 	// Owner of the endpoint; default local. URN and Revision name the contract document; default the
 	// manager's.
 	Owner    string
@@ -189,9 +191,11 @@ func newService(b *Bus, cfg EndpointConfig) (*Service, error) {
 	if cfg.URN == "" {
 		cfg.URN = wire.ManagerURN
 	}
-	contract, err := NewContract(cfg.Endpoint, cfg.Owner, cfg.URN, cfg.Revision, cfg.Commands)
-	if err != nil {
-		return nil, err
+	contract, err := cfg.Contract, error(nil)
+	if contract == nil {
+		if contract, err = NewContract(cfg.Endpoint, cfg.Owner, cfg.URN, cfg.Revision, cfg.Commands); err != nil {
+			return nil, err
+		}
 	}
 	commands := make(map[string]Command, len(cfg.Commands)+1)
 	for name, c := range cfg.Commands {

@@ -49,8 +49,15 @@ type Deps struct {
 	Purger   Purger
 	Attach   Attacher // nil: attach is unimplemented
 	Fence    *Fence
+	// Registry knows the instances of this endpoint.
+	Registry Registry
 	Policy   Policy
 	Authz    authz.Policy // what a caller may see; the zero value is that of an open space
+}
+
+// Registry reads who serves this endpoint in the space.
+type Registry interface {
+	Instances(ctx context.Context) ([]wire.ExpectedReply, error)
 }
 
 // Policy decides whether a caller may have a command carried out. It is asked on every request, behind the

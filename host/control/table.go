@@ -14,7 +14,7 @@ import (
 
 // Revision of the contract document. Raise it with every change of a command's arguments, reply, modes or
 // class, and with every command that comes or goes: a reader that knows a revision knows all of them.
-const Revision = 24
+const Revision = 25
 
 // entry is one command of the manager endpoint. From it come the subscriptions, admission, the contract
 // document with its schemas, and docs/commands.md.
@@ -94,6 +94,13 @@ func hostRows(d Deps) []entry {
 			Doc: "What this host is, how full it is, and which connectors and plugins it has.",
 		}, func(ctx context.Context, r *bus.Request, _ none) (wire.StatusReply, error) {
 			return d.status(ctx, r.Caller()), nil
+		}),
+		row(entry{
+			Name: wire.CmdInstances, Capability: wire.CapManagerRead, Read: true, Observes: true,
+			Doc: "The registered instances of this endpoint: whom a scatter has to expect.",
+		}, func(ctx context.Context, _ *bus.Request, _ none) (wire.InstancesReply, error) {
+			all, err := d.Registry.Instances(ctx)
+			return wire.InstancesReply{Instances: all}, err
 		}),
 		row(entry{
 			Name: wire.CmdShutdown, Capability: wire.CapManagerAdmin, InstanceOnly: true,

@@ -1,0 +1,157 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/host/bus"
+	"github.com/cotal-ai/cotal-host/plugins/catalog"
+	"github.com/cotal-ai/cotal-host/plugins/supervise"
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+const (
+	// registerTimeout bounds the registration at boot: a dozen exchanges with a broker that answered a moment ago.
+	registerTimeout = 15 * time.Second
+	// keepEvery is how often the registration is looked after. Every commit is fenced by itself; this is for a
+	// host that commits nothing.
+	keepEvery = 10 * time.Second
+	// offerEvery is how often it is looked whether a connector is available.
+	offerEvery = time.Second
+	// goodbyeTimeout bounds the last write of a stop.
+	goodbyeTimeout = time.Second
+)
+
+// register makes this incarnation the registered one. Nothing is served and no goal is committed before.
+func (h *Host) register(ctx context.Context, contract *bus.Contract) error {
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
+	defer cancel()
+	var err error
+	h.registration, err = h.bus.Register(ctx, h.records, bus.RegisterConfig{
+		Endpoint: wire.EndpointManager, InstanceID: h.inst.ID, Epoch: h.inst.Epoch, Principal: managerCaller(h.inst.ID).Principal(),
+		Contract: contract, Log: h.log.Named("registry"),
+	})
+	return err
+}
+
+// instances answers whom a scatter has to expect.
+type instances struct{ h *Host }
+
+func (i instances) Instances(ctx context.Context) ([]wire.ExpectedReply, error) {
+	if i.h.registration == nil {
+		return nil, wire.Refuse(wire.CodeUnavailable, "this host is starting")
+	}
+	return i.h.registration.Instances(ctx)
+}
+
+// keepRegistered says that this host is ready, and looks after that until it stops.
+func (h *Host) keepRegistered() {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-h.stop.done
+		cancel()
+	}()
+	go func() {
+		state, more := h.serviceState()
+		if err := h.registration.SetState(ctx, state, more); err != nil && ctx.Err() == nil {
+			h.log.Warn("registered, but others are not told that this host is ready", "err", err)
+		}
+		h.registration.Keep(ctx, keepEvery, h.serviceState, h.superseded)
+	}()
+	go func() {
+		tick := time.NewTicker(offerEvery)
+		defer tick.Stop()
+		for {
+			h.offer()
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+}
+
+// serviceState is what others see of this host.
+func (h *Host) serviceState() (string, map[string]json.RawMessage) {
+	type connector struct {
+		Agent string `json:"agent"`
+		State string `json:"state"`
+	}
+	connectors := []connector{}
+	for _, p := range h.catalog.Status() {
+		if p.Kind == sdk.KindConnector {
+			connectors = append(connectors, connector{p.Name, h.seats.ConnectorStatus(p.Name, p.Info, p.Reason).State})
+		}
+	}
+	list, err := json.Marshal(connectors)
+	if err != nil {
+		list = json.RawMessage("[]") // strings do marshal
+	}
+	class := "false"
+	if h.classSpawn.Load() {
+		class = "true"
+	}
+	return wire.ServiceReady, map[string]json.RawMessage{"connectors": list, "classSpawn": json.RawMessage(class)}
+}
+
+// takesSpawns decides whether this host takes spawns of the class: it does while a connector is available, or
+// is on its way.
+func takesSpawns(connectors []catalog.PluginStatus, available func(catalog.PluginStatus) bool) bool {
+	for _, p := range connectors {
+		if p.Kind != sdk.KindConnector {
+			continue
+		}
+		switch {
+		case p.Info.Name == "" && (p.State == supervise.StateStopped || p.State == supervise.StateStarting):
+			return true
+		case p.State != supervise.StateQuarantined && available(p):
+			return true
+		}
+	}
+	return false
+}
+
+// offer takes spawn and launch on and off the rail of the class.
+func (h *Host) offer() {
+	on := takesSpawns(h.catalog.Status(), func(p catalog.PluginStatus) bool {
+		return h.seats.ConnectorStatus(p.Name, p.Info, p.Reason).State == "available"
+	})
+	if h.classSpawn.Swap(on) == on {
+		return
+	}
+	for _, name := range []string{wire.CmdSpawn, wire.CmdLaunch} {
+		if err := h.service.Offer(name, on); err != nil {
+			h.log.Warn("command stays as it was on the rail of the class", "op", name, "err", err)
+		}
+	}
+	if !on {
+		h.log.Warn("no connector is available: spawns of the class go to other hosts; a spawn that names this one is still taken")
+	}
+}
+
+// superseded ends a host whose instance another one has taken over. Its seats are that one's now.
+func (h *Host) superseded(err error) {
+	err = fmt.Errorf("another host has taken over this instance: %w", err)
+	h.log.Error("superseded", "err", err)
+	h.stop.mu.Lock()
+	h.stop.lost = err
+	h.stop.mu.Unlock()
+	_, _ = h.shutdown(false, nil) // sparing the seats; that it is stopping already is as good
+}
+
+// leaveRegistry tells others that this host has ended.
+func (h *Host) leaveRegistry() {
+	if h.registration == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
+	defer cancel()
+	if err := h.registration.SetState(ctx, wire.ServiceExited, nil); err != nil && !errors.Is(err, bus.ErrSuperseded) {
+		h.log.Warn("others are not told that this host has ended", "err", err)
+	}
+}
