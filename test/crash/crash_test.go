@@ -15,7 +15,12 @@ import (
 
 // notReached lists failpoints that the lives of this package cannot reach, with where their crash test
 // is instead. A failpoint that is neither reached here nor listed fails the test.
-var notReached = map[string]string{}
+var notReached = map[string]string{
+	"host.restart.recorded": "TestKillWhileASeatIsStartedAgain",
+	"host.restart.reaped":   "TestKillWhileASeatIsStartedAgain",
+	"host.restart.followed": "TestKillWhileASeatIsStartedAgain",
+	"host.restart.proved":   "TestKillWhileASeatIsStartedAgain",
+}
 
 // with arms what else must go wrong for a failpoint to be reached. MARK is the name of a file.
 var with = map[string]string{
