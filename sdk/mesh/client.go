@@ -1,5 +1,3 @@
-// Package mesh is a client of a Cotal mesh: it connects, calls endpoint commands, and watches goals.
-// The CLI and tests use it, and so can other programs.
 package mesh
 
 import (
@@ -107,6 +105,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	servers := time.Duration(1 + strings.Count(cfg.URL, ",")) // tried one after the other
 	opts := []nats.Option{
 		nats.Name(cfg.Name),
+		nats.CustomInboxPrefix(inboxPrefix(cfg, c.caller)),
 		nats.Timeout(max(timeout/servers, time.Millisecond)),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // the default prints
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),

@@ -58,7 +58,7 @@ func failure(err error) error {
 	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionReconnecting), errors.Is(err, nats.ErrDisconnected):
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	case errors.Is(err, nats.ErrNoResponders):
-		return fmt.Errorf("%w: nothing keeps this subject", ErrNotSetUp)
+		return &notSent{fmt.Errorf("%w: nothing keeps this subject", ErrNotSetUp)}
 	case errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%w: %w", ErrNoReply, err)
 	}

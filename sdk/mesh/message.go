@@ -53,7 +53,7 @@ func (c *Client) Send(ctx context.Context, m wire.Message) (wire.Message, error)
 	}
 	subject, body, err := wire.Seal(m)
 	if err != nil {
-		return m, fmt.Errorf("send message: %w", err)
+		return m, fmt.Errorf("send message: %w", &notSent{err})
 	}
 	msg := nats.NewMsg(subject)
 	msg.Data = body
