@@ -1,0 +1,102 @@
+package mesh
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// ErrNotASeat: the environment is not that of a seat.
+var ErrNotASeat = errors.New("not started in a seat of a host")
+
+// maxMaterial bounds the file of a launch's material, in bytes.
+const maxMaterial = 64 << 10
+
+// FromSeat reads, from the environment that a host gives every seat, who the program in it is and how it reaches
+// the mesh: what Connect and Join want. getenv is os.Getenv where it is nil. The connection reconnects for ever.
+//
+//	cfg, join, err := mesh.FromSeat(nil)
+//	c, err := mesh.Connect(ctx, cfg)
+//	me, err := c.Join(ctx, join)
+//
+// Errors: ErrNotASeat (the text names the variable), ErrTokenFile (the material is unreadable or not private).
+func FromSeat(getenv func(string) string) (Config, JoinConfig, error) {
+	if getenv == nil {
+		getenv = os.Getenv
+	}
+	cfg, join, err := fromSeat(getenv)
+	if err != nil {
+		return Config{}, JoinConfig{}, fmt.Errorf("join from seat: %w", err)
+	}
+	return cfg, join, nil
+}
+
+func fromSeat(getenv func(string) string) (Config, JoinConfig, error) {
+	var cfg Config
+	var join JoinConfig
+	owner, actor, err := wire.ParsePrincipal(getenv("COTAL_ID"))
+	if err != nil {
+		return cfg, join, fmt.Errorf("%w: COTAL_ID: %w", ErrNotASeat, err)
+	}
+	cfg = Config{
+		Space: getenv("COTAL_SPACE"), Name: getenv("COTAL_NAME"), Reconnect: true,
+		Caller: wire.Caller{Owner: owner, Actor: actor, UID: getenv("COTAL_LIFECYCLE_UID")},
+	}
+	if err := cfg.Caller.Check(); err != nil {
+		return cfg, join, fmt.Errorf("%w: COTAL_LIFECYCLE_UID: %w", ErrNotASeat, err)
+	}
+	if !wire.ValidSpace(cfg.Space) {
+		return cfg, join, fmt.Errorf("%w: COTAL_SPACE %q is no space", ErrNotASeat, cfg.Space)
+	}
+	path := getenv(wire.LaunchMaterialEnv)
+	if path == "" {
+		return cfg, join, fmt.Errorf("%w: %s names no file", ErrNotASeat, wire.LaunchMaterialEnv)
+	}
+	m, err := ReadMaterial(path)
+	if err != nil {
+		return cfg, join, err
+	}
+	cfg.URL, cfg.Token, cfg.CredsFile = m.Servers, m.Token, m.Creds
+	join = JoinConfig{
+		Card:        wire.AgentCard{Name: cfg.Name, Kind: wire.CardAgent, Role: getenv("COTAL_ROLE")},
+		Environment: getenv("COTAL_ENVIRONMENT"),
+	}
+	if model := getenv("COTAL_MODEL"); model != "" {
+		if raw, err := json.Marshal(model); err == nil {
+			join.Card.Meta = map[string]json.RawMessage{"model": raw}
+		}
+	}
+	return cfg, join, nil
+}
+
+// ReadMaterial reads the material of a launch. It refuses (ErrTokenFile) a file that others can read.
+func ReadMaterial(path string) (wire.LaunchMaterial, error) {
+	var m wire.LaunchMaterial
+	f, err := openFile(path)
+	if err != nil {
+		return m, fmt.Errorf("%w: %w", ErrTokenFile, err)
+	}
+	defer f.Close()
+	st, err := f.Stat() // of what was opened
+	switch {
+	case err != nil:
+		return m, fmt.Errorf("%w: inspect %s: %w", ErrTokenFile, path, err)
+	case !st.Mode().IsRegular():
+		return m, fmt.Errorf("%w: %s is not a regular file", ErrTokenFile, path)
+	case st.Mode().Perm()&0o077 != 0:
+		return m, fmt.Errorf("%w: %s can be read by others (mode %04o); fix it with: chmod 600 %s", ErrTokenFile, path, st.Mode().Perm(), path)
+	}
+	p, err := io.ReadAll(io.LimitReader(f, maxMaterial))
+	if err == nil {
+		m, err = wire.DecodeLaunchMaterial(p)
+	}
+	if err != nil {
+		return m, fmt.Errorf("%w: %s: %s", ErrTokenFile, path, strings.TrimSpace(err.Error()))
+	}
+	return m, nil
+}
