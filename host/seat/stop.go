@@ -48,6 +48,42 @@ func (a *actor) stop(ctx context.Context, mode sdk.StopMode, cause string) (sdk.
 	}
 }
 
+// begin is stop for who does not wait: it returns once the end that was asked for is recorded. From then on the
+// exit is known to be deliberate, whoever dies meanwhile, and the seat has no say any more.
+func (a *actor) begin(mode sdk.StopMode, cause string) error {
+	ch := make(chan stopResult, 1)
+	waits := true
+	err := a.call(func() error {
+		a.onStop(mode, cause, ch)
+		select {
+		case r := <-ch: // it could not be recorded
+			waits = false
+			return r.err
+		default:
+			return nil
+		}
+	})
+	select {
+	case <-a.done:
+		return nil // over already
+	default:
+	}
+	if err != nil || !waits {
+		return err
+	}
+	a.background(func() {
+		select {
+		case r := <-ch:
+			if r.err != nil && !errors.Is(r.err, errHostGone) {
+				a.log.Warn("stop seat", "err", r.err)
+			}
+		case <-a.done:
+		case <-a.set.life.Done():
+		}
+	})
+	return nil
+}
+
 // finalReport is the evidence of a seat that has ended. Only valid once done is closed.
 func (a *actor) finalReport() sdk.ReapReport {
 	outcome := a.outcome
@@ -173,11 +209,9 @@ func (s *Set) Despawn(ctx context.Context, target wire.Target, args wire.Despawn
 	}
 	reply := wire.DespawnReply{Name: a.snapshot().Row.Alias, Graceful: graceful}
 	if !args.WaitForExit {
-		a.background(func() {
-			if _, err := a.stop(s.life, mode, causeRequested); err != nil && !errors.Is(err, errHostGone) {
-				a.log.Warn("stop seat", "err", err)
-			}
-		})
+		if err := a.begin(mode, causeRequested); err != nil {
+			return reply, stopError(reply.Name, err)
+		}
 		reply.Stopped = true
 		return reply, nil
 	}
