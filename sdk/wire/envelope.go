@@ -180,7 +180,7 @@ func (r EndpointRequest) Encode() ([]byte, error) {
 // DecodeReply decodes and validates a reply. An error code outside the list is kept as it is.
 func DecodeReply(p []byte) (EndpointReply, error) {
 	var r EndpointReply
-	f, err := readFields(p)
+	f, err := readFieldsBut(p, "data")
 	if err != nil {
 		return r, fmt.Errorf("decode reply: %w", err)
 	}

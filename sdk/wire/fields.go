@@ -28,8 +28,11 @@ type fields struct {
 	err  error
 }
 
-func readFields(p []byte) (*fields, error) {
-	n, err := parseJSON(p)
+func readFields(p []byte) (*fields, error) { return readFieldsBut(p, "") }
+
+// readFieldsBut is readFields for an object of which one member is handed on as text (parseEnvelope).
+func readFieldsBut(p []byte, carried string) (*fields, error) {
+	n, err := parseEnvelope(p, carried)
 	if err != nil {
 		return nil, &FieldError{"", err.Error()}
 	}

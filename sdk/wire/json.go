@@ -57,8 +57,13 @@ func (n *node) get(name string) *node {
 // name, every number within the range of a double. encoding/json accepts all of those silently
 // (and matches member names without regard to case), which would give two readers of one
 // request two meanings.
-func parseJSON(p []byte) (node, error) {
-	d := &jsonReader{p: p}
+func parseJSON(p []byte) (node, error) { return parseEnvelope(p, "") }
+
+// parseEnvelope is parseJSON, but the value of the member carried of the outermost object is looked at only: it has
+// kind and raw, no members and no items. The same texts are refused. It is for a payload that is handed on as
+// text, of which a tree would cost more than everything else about the message.
+func parseEnvelope(p []byte, carried string) (node, error) {
+	d := &jsonReader{p: p, carried: carried}
 	d.space()
 	n, err := d.value(0)
 	if err != nil {
@@ -72,8 +77,9 @@ func parseJSON(p []byte) (node, error) {
 }
 
 type jsonReader struct {
-	p []byte
-	i int
+	p       []byte
+	i       int
+	carried string // member of the outermost object that is looked at only; "" for none
 }
 
 func (d *jsonReader) fail(why string) error {
@@ -174,7 +180,12 @@ func (d *jsonReader) object(depth int) (node, error) {
 		}
 		d.i++
 		d.space()
-		v, err := d.value(depth + 1)
+		var v node
+		if depth == 0 && d.carried != "" && name == d.carried {
+			v, err = d.look()
+		} else {
+			v, err = d.value(depth + 1)
+		}
 		if err != nil {
 			return n, err
 		}
@@ -243,8 +254,19 @@ func (d *jsonReader) number() (float64, error) {
 		return n
 	}
 	first := d.peek()
-	if n := digits(); n == 0 || n > 1 && first == '0' {
+	whole := digits()
+	if whole == 0 || whole > 1 && first == '0' {
 		return 0, d.fail("malformed number")
+	}
+	if c := d.peek(); whole < 16 && c != '.' && c != 'e' && c != 'E' { // exact, and by far the most
+		var n int64
+		for _, c := range d.p[d.i-whole : d.i] {
+			n = n*10 + int64(c-'0')
+		}
+		if d.p[start] == '-' {
+			return -float64(n), nil
+		}
+		return float64(n), nil
 	}
 	if d.peek() == '.' {
 		d.i++
