@@ -100,6 +100,10 @@ func (c *Client) Call(ctx context.Context, call Call, out any) (Responder, error
 	if err != nil {
 		return who, fmt.Errorf("call %s of %s: %w", call.Command, call.Endpoint, err)
 	}
+	if raw, ok := out.(*json.RawMessage); ok && len(data) > 0 {
+		*raw = data // it is JSON already, and nobody else has it
+		return who, nil
+	}
 	if out != nil && len(data) > 0 {
 		if err := json.Unmarshal(data, out); err != nil {
 			return who, fmt.Errorf("call %s of %s: %w", call.Command, call.Endpoint,
