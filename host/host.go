@@ -167,6 +167,7 @@ func (h *Host) Run(ctx context.Context) error {
 
 // boot runs the start order. Whatever it opened is closed by closeAll.
 func (h *Host) boot(ctx context.Context) error {
+	go control.Prepare() // while the plugins start
 	var err error
 	h.inst, err = instance.OpenWith(ctx, h.cfg.Root, func(dir string) (string, uint64, error) {
 		if h.journal, err = journal.Open(filepath.Join(dir, "journal.db")); err != nil {

@@ -199,6 +199,10 @@ var schemas = sync.OnceValues(func() (map[string][2]*wire.Schema, error) {
 	return out, nil
 })
 
+// Prepare makes what Commands and Contract need and no host is needed for. It takes milliseconds, and may be
+// called ahead of time from anywhere.
+func Prepare() { _, _ = schemas() } // an error comes again from Commands
+
 // Commands is the table as the bus serves it. An error is a mistake in the table.
 func Commands(d Deps) (map[string]bus.Command, error) {
 	compiled, err := schemas()

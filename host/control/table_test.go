@@ -36,7 +36,16 @@ func TestEveryRowIsComplete(t *testing.T) {
 		wire.CapManagerRead, wire.CapManagerSpawn, wire.CapManagerLifecycle, wire.CapManagerSelf,
 		wire.CapManagerPersona, wire.CapManagerAdmin, wire.CapManagerRun,
 	}
+	compiled, err := schemas()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, e := range table(Deps{}) {
+		for _, s := range compiled[e.Name] {
+			if _, err := wire.NewSchema(s.Document()); err != nil {
+				t.Errorf("%s: %v", e.Name, err)
+			}
+		}
 		switch {
 		case e.Doc == "", e.Handler == nil, e.Check == nil, e.Reply == nil:
 			t.Errorf("%s: a part is missing", e.Name)

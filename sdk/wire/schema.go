@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/google/jsonschema-go/jsonschema"
 )
@@ -18,9 +19,14 @@ type Schema struct {
 	artifact string
 	closure  string
 	manifest []byte
-	compiled *jsonschema.Resolved
 	void     bool
-	empty    bool // the empty object passes, or the payload is void
+	// compile is done at the first payload: of the schemas of a program few are used.
+	compile func() (compiled, error)
+}
+
+type compiled struct {
+	schema *jsonschema.Resolved
+	empty  bool // the empty object passes, or the payload is void
 }
 
 // Limit bounds one member of a payload beyond its Go type. Min and Max count the characters of a string, the
@@ -78,7 +84,7 @@ func SchemaFor(t reflect.Type, shape Shape) (*Schema, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make schema of %s: %w", t, err)
 	}
-	return NewSchema(p)
+	return newSchema(p, func() (*jsonschema.Schema, error) { return s, nil })
 }
 
 // dropNull takes null out of every type: pointers and slices have it because Go has, not because the wire does.
@@ -144,6 +150,21 @@ func bound(n int) *int {
 // NewSchema compiles a schema document without references. One that breaks the bounds of a document or is no
 // schema is refused with contract-invalid.
 func NewSchema(doc []byte) (*Schema, error) {
+	s, err := newSchema(doc, func() (*jsonschema.Schema, error) {
+		var parsed jsonschema.Schema
+		err := json.Unmarshal(doc, &parsed)
+		return &parsed, err
+	})
+	if err == nil {
+		_, err = s.compile()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func newSchema(doc []byte, parse func() (*jsonschema.Schema, error)) (*Schema, error) {
 	canonical, err := CanonicalJSON(json.RawMessage(doc))
 	if err != nil {
 		return nil, fmt.Errorf("compile schema: %w", Refuse(CodeContractInvalid, "%s", err))
@@ -157,14 +178,19 @@ func NewSchema(doc []byte) (*Schema, error) {
 		return nil, fmt.Errorf("compile schema: %w", err)
 	}
 	s.closure = Digest(s.manifest)
-	var parsed jsonschema.Schema
-	if err = json.Unmarshal(canonical, &parsed); err == nil {
-		s.compiled, err = parsed.Resolve(nil)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("compile schema: %w", Refuse(CodeContractInvalid, "%s", err))
-	}
-	s.empty = s.void || s.compiled.Validate(map[string]any{}) == nil
+	void := s.void
+	s.compile = sync.OnceValues(func() (compiled, error) {
+		parsed, err := parse()
+		var c compiled
+		if err == nil {
+			c.schema, err = parsed.Resolve(nil)
+		}
+		if err != nil {
+			return c, fmt.Errorf("compile schema: %w", Refuse(CodeContractInvalid, "%s", err))
+		}
+		c.empty = void || c.schema.Validate(map[string]any{}) == nil
+		return c, nil
+	})
 	return s, nil
 }
 
@@ -185,8 +211,12 @@ func (s *Schema) Artifacts(to map[string][]byte) {
 // Check says what is wrong with a payload, or nil. An absent one is the empty object; of a void schema, an
 // absent one, null and the empty object are the same.
 func (s *Schema) Check(raw json.RawMessage) error {
+	c, err := s.compile()
+	if err != nil {
+		return err
+	}
 	if len(raw) == 0 || string(raw) == "{}" {
-		if s.empty {
+		if c.empty {
 			return nil
 		}
 		raw = json.RawMessage("{}")
@@ -195,7 +225,7 @@ func (s *Schema) Check(raw json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	if err := s.compiled.Validate(n.goValue()); err != nil {
+	if err := c.schema.Validate(n.goValue()); err != nil {
 		return errors.New(schemaProblem(err))
 	}
 	return nil
