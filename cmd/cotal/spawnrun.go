@@ -280,13 +280,15 @@ func (s spawned) printOutput(a *app) {
 func submit(ctx context.Context, a *app, args wire.SpawnArgs, show *progress) (*follower, wire.Acceptance, error) {
 	call := mesh.Call{Command: wire.CmdSpawn, ID: wire.NewID(), Args: args}
 	call.GoalID = call.ID
-	f, acc, err := submitOnce(ctx, a, call)
-	if errors.Is(err, mesh.ErrNoReply) && ctx.Err() == nil {
+	f, acc, connected, err := submitOnce(ctx, a, call)
+	maybe := sentUnanswered(err) // it may have been accepted
+	if connected && err != nil && (maybe || cli.CodeOf(err) == cli.Unreachable) && ctx.Err() == nil {
 		show.note("no reply; asking again with the same request id")
 		first := err
 		limit := time.Now().Add(hostWait)
 		for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-			f, acc, err = submitOnce(ctx, a, call)
+			f, acc, _, err = submitOnce(ctx, a, call)
+			maybe = maybe || sentUnanswered(err)
 			if err == nil || cli.CodeOf(err) != cli.Unreachable || ctx.Err() != nil || time.Now().After(limit) {
 				break
 			}
@@ -298,7 +300,7 @@ func submit(ctx context.Context, a *app, args wire.SpawnArgs, show *progress) (*
 			}
 		}
 		var refused *wire.Error
-		if err != nil && !errors.As(err, &refused) { // a refusal is an answer: it was not started
+		if err != nil && maybe && !errors.As(err, &refused) { // a refusal is an answer: it was not started
 			err = cli.Fail(cli.Uncertain, "it may have been started: %w; look with: cotal goal %s   cotal ps; before trying again", first, call.GoalID)
 		}
 	}
@@ -306,27 +308,39 @@ func submit(ctx context.Context, a *app, args wire.SpawnArgs, show *progress) (*
 	case err == nil:
 		show.accepted(acc.Name)
 		return f, acc, nil
-	case ctx.Err() != nil:
+	case ctx.Err() != nil && maybe:
 		return nil, acc, cli.Fail(cli.Interrupted, "interrupted; the spawn may have been accepted. Look: cotal goal %s   cotal ps", call.GoalID)
+	case ctx.Err() != nil:
+		return nil, acc, cli.Fail(cli.Interrupted, "interrupted; nothing was started")
 	}
 	return nil, acc, err
 }
 
+// sentUnanswered says whether a request was sent, and nobody knows what became of it.
+func sentUnanswered(err error) bool {
+	var refused *wire.Error
+	switch {
+	case err == nil, errors.As(err, &refused): // a refusal remains one
+		return false
+	case errors.Is(err, context.Canceled):
+		return mesh.OutcomeOf(err) == wire.OutcomeUnknown
+	}
+	return cli.CodeOf(err) == cli.Uncertain
+}
+
 // submitOnce finds the host anew, which may be another process by now, watches the goal and sends the request.
-func submitOnce(ctx context.Context, a *app, call mesh.Call) (*follower, wire.Acceptance, error) {
-	var acc wire.Acceptance
+func submitOnce(ctx context.Context, a *app, call mesh.Call) (f *follower, acc wire.Acceptance, connected bool, err error) {
 	c, err := a.target.Connect(ctx)
 	if err != nil {
-		return nil, acc, err
+		return nil, acc, false, err
 	}
-	f, err := follow(ctx, c, call.GoalID)
-	if err != nil {
+	if f, err = follow(ctx, c, call.GoalID); err != nil {
 		c.Close()
-		return nil, acc, cli.Fail(cli.Unreachable, "%w; nothing was sent", err)
+		return nil, acc, true, cli.Fail(cli.Unreachable, "%w; nothing was sent", err)
 	}
 	if err := c.Manager(ctx, call, &acc); err != nil {
 		f.close()
-		return nil, acc, err
+		return nil, acc, true, err
 	}
-	return f, acc, nil
+	return f, acc, true, nil
 }

@@ -23,19 +23,22 @@ func TestCodeOf(t *testing.T) {
 		err  error
 		want Code
 	}{
-		"success":                                    {nil, OK},
-		"any failure":                                {errors.New("x"), Refused},
-		"an error that names its code":               {fmt.Errorf("a: %w", Fail(Partial, "x")), Partial},
-		"a refusal without effect":                   {wire.Refuse(wire.CodeFailedPrecondition, "x"), Refused},
-		"a refusal that cannot say":                  {wire.Fail(wire.CodeInternal, "x"), Uncertain},
-		"a seat the host does not know":              {wire.Refuse(wire.CodeNotFound, "x"), NotFound},
-		"a seat that was replaced":                   {wire.Refuse(wire.CodeExpired, "x"), NotFound},
-		"nobody serves":                              {fmt.Errorf("a: %w", mesh.ErrNoResponder), Unreachable},
-		"no server":                                  {fmt.Errorf("a: %w", mesh.ErrUnreachable), Unreachable},
-		"no reply to something that has effects":     {fmt.Errorf("a: %w", mesh.ErrNoReply), Uncertain},
-		"interrupted":                                {context.Canceled, Interrupted},
-		"interrupted, wrapped":                       {fmt.Errorf("a: %w", context.Canceled), Interrupted},
-		"the server refuses the token, nothing done": {fmt.Errorf("a: %w", mesh.ErrUnauthorized), Refused},
+		"success":                                      {nil, OK},
+		"any failure":                                  {errors.New("x"), Refused},
+		"an error that names its code":                 {fmt.Errorf("a: %w", Fail(Partial, "x")), Partial},
+		"a refusal without effect":                     {wire.Refuse(wire.CodeFailedPrecondition, "x"), Refused},
+		"a refusal that cannot say":                    {wire.Fail(wire.CodeInternal, "x"), Uncertain},
+		"a seat the host does not know":                {wire.Refuse(wire.CodeNotFound, "x"), NotFound},
+		"a seat that was replaced":                     {wire.Refuse(wire.CodeExpired, "x"), NotFound},
+		"nobody serves":                                {fmt.Errorf("a: %w", mesh.ErrNoResponder), Unreachable},
+		"no server":                                    {fmt.Errorf("a: %w", mesh.ErrUnreachable), Unreachable},
+		"no reply to something that has effects":       {fmt.Errorf("a: %w", mesh.ErrNoReply), Uncertain},
+		"a reply that cannot be believed":              {fmt.Errorf("a: %w", &mesh.RejectedReply{Outcome: wire.OutcomeUnknown}), Uncertain},
+		"a refusal that cannot be believed":            {fmt.Errorf("a: %w", &mesh.RejectedReply{Outcome: wire.OutcomeNotExecuted}), Unreachable},
+		"something that was done, answered unreadably": {fmt.Errorf("a: %w", &mesh.RejectedReply{Outcome: wire.OutcomeExecuted}), Refused},
+		"interrupted":                                  {context.Canceled, Interrupted},
+		"interrupted, wrapped":                         {fmt.Errorf("a: %w", context.Canceled), Interrupted},
+		"the server refuses the token, nothing done":   {fmt.Errorf("a: %w", mesh.ErrUnauthorized), Refused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := CodeOf(c.err); got != c.want {

@@ -85,8 +85,13 @@ func CodeOf(err error) Code {
 		return codeOfWire(we)
 	case errors.Is(err, mesh.ErrUnreachable), errors.Is(err, mesh.ErrNoResponder):
 		return Unreachable
-	case errors.Is(err, mesh.ErrNoReply):
-		return Uncertain
+	case errors.Is(err, mesh.ErrNoReply), errors.Is(err, mesh.ErrBadReply), errors.Is(err, context.DeadlineExceeded):
+		switch mesh.OutcomeOf(err) {
+		case wire.OutcomeNotExecuted: // nobody answered before the request itself was sent
+			return Unreachable
+		case wire.OutcomeUnknown:
+			return Uncertain
+		}
 	}
 	return Refused
 }

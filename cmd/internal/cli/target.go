@@ -248,6 +248,8 @@ func (c *Client) Manager(ctx context.Context, call mesh.Call, out any) error {
 		return ctx.Err()
 	case context.Cause(callCtx) == errLost && mesh.OutcomeOf(err) == wire.OutcomeUnknown:
 		return fmt.Errorf("call %s of %s: %w: the server was lost, and whether it was executed is unknown", call.Command, call.Endpoint, mesh.ErrNoReply)
+	case context.Cause(callCtx) == errLost && mesh.OutcomeOf(err) == wire.OutcomeNotExecuted:
+		return fmt.Errorf("call %s of %s: %w: the server was lost before the request was sent", call.Command, call.Endpoint, mesh.ErrUnreachable)
 	}
 	var refused *wire.Error
 	if errors.As(err, &refused) {
