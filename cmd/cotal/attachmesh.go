@@ -25,9 +25,10 @@ const verdictWait = 5 * time.Second
 // seat lives.
 type overMesh struct {
 	*attachment
-	name string
-	on   atomic.Bool // what is typed is sent
-	say  string      // said once the screen is painted; the reading goroutine's
+	name     string
+	on       atomic.Bool // what is typed is sent
+	attached atomic.Bool // it was, once
+	say      string      // said once the screen is painted; the reading goroutine's
 }
 
 // attachMesh attaches to the terminal of a seat wherever its host is.
@@ -66,13 +67,16 @@ func (a *app) attachMesh(ctx context.Context, con *console, ref string, opt atta
 	switch {
 	case sig != nil:
 		return cli.Fail(cli.Interrupted, "detached by signal (%s); %s goes on running", sig, row.Name)
-	case err != nil:
+	case err != nil && (!o.attached.Load() || codeOfRefusal(err) != wire.CodeExpired):
 		return o.explain(err)
-	case reason == "":
+	case err == nil && reason == "":
 		fmt.Fprintf(a.errw, "detached from %s; it goes on running. Attach again: cotal attach %s   end it: cotal stop %s\n", row.Name, row.Name, row.Name)
 		return nil
 	}
-	ended, err := a.awaitEnd(ctx, row.LifecycleUID)
+	ended, err := a.awaitEnd(ctx, row.LifecycleUID, row.SeatID)
+	if err == nil && ended.Exit == nil {
+		return cli.Fail(cli.Refused, "%s ended and was started again; attach again: cotal attach %s", row.Name, row.Name)
+	}
 	if err != nil {
 		return cli.Fail(cli.Unreachable, "the session on %s ended (%s), and the host does not say how it is with the seat: %w", row.Name, reason, err)
 	}
@@ -93,10 +97,19 @@ func (o *overMesh) explain(err error) error {
 	return err
 }
 
-// awaitEnd asks for the row of a seat until it has its end.
-func (a *app) awaitEnd(ctx context.Context, uid string) (row wire.AgentRow, err error) {
+// codeOfRefusal is the code of a refusal, or empty.
+func codeOfRefusal(err error) string {
+	var refused *wire.Error
+	if errors.As(err, &refused) {
+		return refused.Code
+	}
+	return ""
+}
+
+// awaitEnd asks for the row of a life until it has its end, or another process than seatID.
+func (a *app) awaitEnd(ctx context.Context, uid, seatID string) (row wire.AgentRow, err error) {
 	for until := time.Now().Add(verdictWait); ; {
-		if row, err = inspect(ctx, a, uid); err == nil && row.Exit != nil {
+		if row, err = inspect(ctx, a, uid); err == nil && (row.Exit != nil || row.SeatID != seatID && row.Status == "running") {
 			return row, nil
 		}
 		if time.Now().After(until) {
@@ -142,6 +155,7 @@ func (o *overMesh) run(ctx context.Context, c *mesh.Client, call mesh.AttachCall
 	}
 	keys := make(chan []byte, 256)
 	o.over = func(p []byte) { o.takeOver(keys, p) }
+	o.attached.Store(true)
 	o.setRole(session.Role(), false)
 	o.goLiveOver()
 	o.goSafe(o.readKeys)

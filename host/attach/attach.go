@@ -214,19 +214,6 @@ func (s *Sessions) Count() int {
 	return s.claimed
 }
 
-// EndSeat ends the sessions of one life of a seat. Reason is wire.EndTargetDespawn or wire.EndProcessExit.
-func (s *Sessions) EndSeat(uid, reason string) {
-	ev := evDespawn
-	if reason == wire.EndProcessExit {
-		ev = evExit
-	}
-	for _, x := range s.all() {
-		if x.target.LifecycleUID == uid {
-			x.happen(ev)
-		}
-	}
-}
-
 // Close tells every holder that the host restarts and gives the seats back. New sessions are refused.
 func (s *Sessions) Close() {
 	s.mu.Lock()

@@ -264,7 +264,10 @@ func (x *session) run() {
 	case x.ctx.Err() != nil:
 	default:
 		x.set.cfg.Log.Debug("attach session lost its seat", "seat", x.row.Name, "err", err)
-		x.happen(evLost)
+		if _, gone := x.set.cfg.Seats.Standing(x.target); gone != nil { // custody that was killed has no last word
+			x.happen(evDespawn)
+		}
+		x.happen(evLost) // the first end stands
 	}
 }
 

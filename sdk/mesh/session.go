@@ -203,6 +203,9 @@ func (s *Session) again(old *link, why string) (*link, error) {
 		if !s.pause(wait, changes) {
 			return nil, nil
 		}
+		if s.c.nc.IsClosed() {
+			return nil, ErrClosed
+		}
 		if !s.c.nc.IsConnected() {
 			continue
 		}
