@@ -75,7 +75,7 @@ func TestWritingARuntime(t *testing.T) {
 
 // The pages' source is as gofmt leaves it.
 func TestPagesShowFormattedCode(t *testing.T) {
-	for _, page := range []string{"writing-a-connector.md", "writing-a-runtime.md"} {
+	for _, page := range []string{"writing-a-connector.md", "writing-a-runtime.md", "joining-a-mesh.md"} {
 		_, files := module(t, page)
 		for name, text := range files {
 			if !strings.HasSuffix(name, ".go") {

@@ -1,0 +1,105 @@
+package docs
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/harness"
+)
+
+// A program written from the page alone joins by hand and in a seat, is seen, answers and leaves.
+func TestJoiningAMesh(t *testing.T) {
+	dir, _ := module(t, "joining-a-mesh.md", "main.go")
+	run(t, dir, "go", "vet", "./...")
+	run(t, dir, "go", "build", "-o", "greeter", ".")
+	greeter := filepath.Join(dir, "greeter")
+	w := harness.New(t)
+	w.UsePresence(0)
+	w.Start(harness.HostOptions{})
+	c := w.Mesh()
+	ctx, cancel := context.WithTimeout(t.Context(), harness.DefaultWait)
+	defer cancel()
+	roster, err := c.WatchPresence(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer roster.Close()
+	lobby, err := c.JoinChannel(ctx, "lobby", mesh.ChannelOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lobby.Leave()
+	inbox, err := c.DirectMessages(ctx, mesh.QueueOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inbox.Close()
+	// talk sees somebody of a name come, greet and answer.
+	talk := func(name string) wire.Presence {
+		t.Helper()
+		p, err := roster.Await(ctx, func(p wire.Presence) bool { return p.Card.Name == name && p.Status != wire.StatusOffline })
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if m, err := lobby.Next(ctx); err != nil || m.Text() != "hello, I am "+name || m.From.ID != p.Card.ID {
+			t.Errorf("%s in the lobby: %+v, %v", name, m, err)
+		}
+		if _, err := c.SendDirect(ctx, p.Card.ID, "coming"); err != nil {
+			t.Fatal(err)
+		}
+		d, err := inbox.Next(ctx)
+		if err != nil || d.Text() != "thank you for: coming" || d.From.ID != p.Card.ID {
+			t.Errorf("%s answers: %+v, %v", name, d, err)
+		}
+		if err := d.Ack(ctx); err != nil {
+			t.Error(err)
+		}
+		return p
+	}
+	gone := func(p wire.Presence) {
+		t.Helper()
+		if _, err := roster.Await(ctx, func(q wire.Presence) bool { return q.Card.ID == p.Card.ID && q.Status == wire.StatusOffline }); err != nil {
+			t.Errorf("%s: %v", p.Card.Name, err)
+		}
+	}
+
+	cmd := exec.Command(greeter)
+	cmd.Dir = w.Root
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "COTAL_") {
+			cmd.Env = append(cmd.Env, kv)
+		}
+	}
+	var said strings.Builder
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := talk("greeter")
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil || said.Len() > 0 {
+		t.Errorf("the program ended with %v and said %q", err, said.String())
+	}
+	gone(p)
+
+	l, err := harness.Launch(ctx, c, wire.SpawnArgs{
+		Name: "hostess", Identity: "hostess", Agent: harness.PresenceAgent, LaunchOptions: map[string]any{"argv": []string{greeter}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p = talk("hostess"); p.Card.ID != l.Result.ID || p.LifecycleUID != l.Result.LifecycleUID {
+		t.Errorf("the seat is %s, on the mesh is %+v", l.Result.ID, p)
+	}
+	w.CLI("stop", "hostess").OK()
+	gone(p)
+}
