@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -54,7 +55,20 @@ const (
 type Records struct {
 	nc    *nats.Conn
 	space string
-	names map[string]string // stream by what it is for, see recordStreams
+	names map[string]string // stream by what it is for, see recordStores
+	// link ends when the connection is lost, and is another one once it is back: what waits for an answer
+	// then need not wait any longer.
+	link atomic.Pointer[link]
+}
+
+type link struct {
+	up   context.Context
+	lose context.CancelFunc
+}
+
+func newLink() *link {
+	up, lose := context.WithCancel(context.Background())
+	return &link{up, lose}
 }
 
 // Entry is one row as it was read.
@@ -390,6 +404,7 @@ func (r *Records) request(ctx context.Context, m *nats.Msg) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
+	defer context.AfterFunc(r.link.Load().up, cancel)()
 	reply, err := r.nc.RequestMsgWithContext(ctx, m)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):

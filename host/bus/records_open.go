@@ -115,11 +115,15 @@ func (b *Bus) Records(ctx context.Context, space string, known func(name string)
 	if err != nil {
 		return nil, fmt.Errorf("open records: %w", err)
 	}
-	nc, err := b.dial("records", nats.ReconnectBufSize(-1))
+	r := &Records{space: space, names: map[string]string{}}
+	r.link.Store(newLink())
+	nc, err := b.dial("records", nats.ReconnectBufSize(-1),
+		nats.DisconnectErrHandler(func(*nats.Conn, error) { r.link.Load().lose() }),
+		nats.ReconnectHandler(func(*nats.Conn) { r.link.Store(newLink()) }))
 	if err != nil {
 		return nil, fmt.Errorf("open records: %w", err)
 	}
-	r := &Records{nc: nc, space: space, names: map[string]string{}}
+	r.nc = nc
 	for what, c := range stores {
 		r.names[what] = c.Name
 	}

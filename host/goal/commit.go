@@ -80,7 +80,7 @@ func (s *Store) push(k Key) {
 			case !errors.Is(err, bus.ErrUnavailable):
 				s.cfg.Log.Warn("commit goal", "op", string(k), "attempt", attempt, "err", err)
 			}
-			if !pause(s.life, pushDelay(attempt)) {
+			if !s.rest(pushDelay(attempt)) {
 				return
 			}
 		}

@@ -82,6 +82,7 @@ type Store struct {
 	// life ends when the store is closed: nothing is pushed to the mesh any more.
 	life context.Context
 	quit context.CancelFunc
+	stop chan struct{} // closed when Close begins: what waits for its next try does not wait any longer
 	wg   sync.WaitGroup
 	room chan struct{} // one place per commit on its way
 
@@ -114,7 +115,7 @@ func New(cfg Config) *Store {
 	}
 	life, quit := context.WithCancel(context.Background())
 	s := &Store{
-		cfg: cfg, life: life, quit: quit, room: make(chan struct{}, pushLimit),
+		cfg: cfg, life: life, quit: quit, stop: make(chan struct{}), room: make(chan struct{}, pushLimit),
 		phases: map[Key]string{}, live: map[Key]*footing{}, settling: map[Key]int{}, pushing: map[Key]bool{},
 	}
 	if cfg.Records != nil {
@@ -260,10 +261,25 @@ func (s *Store) Lookup(k Key) (row journal.GoalRow, ok bool, err error) {
 	return row, err == nil, err
 }
 
+// rest waits before the next try of something; false when the store is being closed.
+func (s *Store) rest(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-s.stop:
+		return false
+	}
+}
+
 // Close ends all work on goals, after at most a moment for the ends that are on their way to the mesh. What
 // is not there by then stays in the outbox for the next host.
 func (s *Store) Close() {
 	s.mu.Lock()
+	if !s.closing {
+		close(s.stop)
+	}
 	s.closing = true
 	s.mu.Unlock()
 	done := make(chan struct{})

@@ -61,7 +61,7 @@ func (s *Store) Reconcile(ctx context.Context) {
 		if !errors.Is(err, bus.ErrUnavailable) {
 			break // what is unreadable stays so, and is of goals that nobody drives
 		}
-		if !pause(ctx, pushDelay(attempt)) {
+		if !s.rest(pushDelay(attempt)) || ctx.Err() != nil {
 			return
 		}
 	}
@@ -195,11 +195,11 @@ func (s *Store) orphaned(ctx context.Context, ref wire.GoalRef, st standing) err
 		return fmt.Errorf("take note of a goal: %w", err)
 	}
 	s.background(func() {
-		if wait := time.Until(row.Deadline); wait > 0 && !pause(s.life, wait) {
+		if wait := time.Until(row.Deadline); wait > 0 && !s.rest(wait) {
 			return
 		}
 		for attempt := 0; !s.settleOrphan(k, acc.Name); attempt++ {
-			if !pause(s.life, pushDelay(attempt)) {
+			if !s.rest(pushDelay(attempt)) {
 				return
 			}
 		}
