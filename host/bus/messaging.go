@@ -103,7 +103,7 @@ func (b *Bus) SetUpMessaging(ctx context.Context, space string, known func(name 
 	if err != nil {
 		return fmt.Errorf("set up messaging: %w", err)
 	}
-	js := &Records{nc: b.nc, space: space}
+	js := b.messages(space)
 	results := make(chan error, len(stores))
 	for _, c := range stores {
 		go func() { results <- js.openMessages(ctx, c, known(c.Name)) }()
@@ -173,6 +173,13 @@ func (r *Records) channelDefaults(ctx context.Context) error {
 	return err
 }
 
+// messages asks the store over the bus's own connection: what is asked here is harmless when it comes late.
+func (b *Bus) messages(space string) *Records {
+	r := &Records{nc: b.nc, space: space}
+	r.link.Store(newLink())
+	return r
+}
+
 // Mesh is a client of a space on the bus's own connection, for what a host does as a participant. It ends with
 // the bus.
 func (b *Bus) Mesh(space string, self wire.Caller, name string) (*mesh.Client, error) {
@@ -200,7 +207,7 @@ func (b *Bus) WatchPresence(ctx context.Context, space string) (*mesh.Roster, er
 //
 // Errors: ErrUnavailable (how many went is unknown), a refusal of the broker.
 func (b *Bus) Purge(ctx context.Context, space string, dms bool) (chat int64, dm *int64, err error) {
-	js := &Records{nc: b.nc, space: space}
+	js := b.messages(space)
 	if chat, err = js.purge(ctx, wire.StreamChat); err != nil {
 		return 0, nil, err
 	}
