@@ -17,7 +17,7 @@ type Seats interface {
 	Rows() []wire.AgentRow
 	Inspect(ctx context.Context, name string) (wire.AgentRow, error)
 	Spawn(ctx context.Context, c wire.Caller, id, fingerprint string, args wire.SpawnArgs) (wire.Acceptance, error)
-	Despawn(ctx context.Context, t wire.Target, args wire.DespawnArgs) (wire.DespawnReply, error)
+	Despawn(ctx context.Context, by wire.Caller, t wire.Target, args wire.DespawnArgs) (wire.DespawnReply, error)
 	Input(ctx context.Context, t wire.Target, args wire.InputArgs) (wire.InputReply, error)
 	Terminal(ctx context.Context, t wire.Target, args wire.TerminalArgs) (wire.TerminalReply, error)
 }

@@ -70,7 +70,7 @@ func (h *house) ResolveAgent(context.Context, wire.Caller, wire.ResolveAgentArgs
 	return wire.ResolveAgentReply{}, h.did("resolve-agent")
 }
 
-func (h *house) Despawn(_ context.Context, t wire.Target, _ wire.DespawnArgs) (wire.DespawnReply, error) {
+func (h *house) Despawn(_ context.Context, _ wire.Caller, t wire.Target, _ wire.DespawnArgs) (wire.DespawnReply, error) {
 	return wire.DespawnReply{}, h.did("stop " + t.Actor)
 }
 

@@ -13,7 +13,7 @@ func stopRows(d Deps) []entry {
 			Name: wire.CmdStop, Capability: wire.CapManagerSelf, Targeted: true, Modes: []wire.Authz{wire.AuthzSelf},
 			Doc: "A seat ends itself. The answer means that its end has begun; a caller that is no seat of this host is refused.",
 		}, func(ctx context.Context, r *bus.Request, args wire.StopArgs) (wire.DespawnReply, error) {
-			return d.Seats.Despawn(ctx, r.Target(), wire.DespawnArgs{Graceful: args.Graceful})
+			return d.Seats.Despawn(ctx, r.Caller(), r.Target(), wire.DespawnArgs{Graceful: args.Graceful})
 		}),
 	}
 }

@@ -161,7 +161,7 @@ func seatRows(d Deps) []entry {
 			Name: wire.CmdDespawn, Capability: wire.CapManagerLifecycle, Targeted: true, Modes: targeted,
 			Doc: "Ends a seat. Without waitForExit the answer does not mean that its end is proved or its name free.",
 		}, func(ctx context.Context, r *bus.Request, args wire.DespawnArgs) (wire.DespawnReply, error) {
-			return d.Seats.Despawn(ctx, r.Target(), args)
+			return d.Seats.Despawn(ctx, r.Caller(), r.Target(), args)
 		}),
 		row(entry{
 			Name: wire.CmdInput, Capability: wire.CapManagerLifecycle, Targeted: true, Modes: targeted,

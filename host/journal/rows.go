@@ -75,6 +75,7 @@ type SeatRow struct {
 	Fence         uint64          `json:"fence,omitempty"` // epoch of the host that spawned it
 	Exit          *sdk.Exit       `json:"exit,omitempty"`
 	Cause         string          `json:"cause,omitempty"`
+	By            string          `json:"by,omitempty"` // principal of who asked for its end
 	Reason        string          `json:"reason,omitempty"`
 	Reaped        bool            `json:"reaped,omitempty"`  // its end is proved and nothing of it is left
 	ReadyBy       string          `json:"readyBy,omitempty"` // what its connector counts as ready; empty: process

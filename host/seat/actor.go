@@ -262,6 +262,9 @@ func (a *actor) transition(ev Event, mutate func(*journal.SeatRow), end *settle)
 	if to == Stopping || to == Exited || to == Ended {
 		a.leave()
 	}
+	if to == Exited && old.State != Exited {
+		a.set.endChildren(row)
+	}
 	if to != Running && to != Unknown && a.endRace != nil {
 		a.endRace()
 	}

@@ -1,7 +1,10 @@
 package seat
 
 import (
+	"fmt"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -43,14 +46,52 @@ func (a *actor) exitTerminal() *settle {
 	}}
 }
 
+// maxDiagnostic bounds what a program said of its end in the log line of that end, in characters.
+const maxDiagnostic = 240
+
+// logExit is the one line that says why a seat is gone: whose it was, which door it left by, who asked, how its
+// process ended, and what it had to say.
 func (a *actor) logExit(exit sdk.Exit) {
-	row := a.snapshot().Row
-	code := any("unknown")
-	if exit.Code != nil {
-		code = *exit.Code
+	snap := a.snapshot()
+	args := []any{"id", snap.Row.Principal, "pid", snap.Status.Agent.PID, "cause", snap.Row.Cause}
+	if snap.Row.By != "" {
+		args = append(args, "requester", snap.Row.By)
 	}
-	a.log.Info("seat ended", "cause", row.Cause, "code", code, "signal", exit.Signal, "evidence", string(exit.Evidence))
+	args = append(args, "exit", exitWord(exit), "evidence", string(exit.Evidence))
+	if said := diagnostic(exit); said != "" {
+		args = append(args, "diagnostic", said)
+	}
+	a.log.Info("seat ended", args...)
 	for _, k := range exit.Reaped {
 		a.log.Info("ended what the agent left behind", "pid", k.PID, "command", k.Command, "signal", k.Signal)
 	}
+}
+
+// exitWord is the code or signal of an exit, or that neither is known.
+func exitWord(e sdk.Exit) string {
+	switch {
+	case e.Signal != "":
+		return e.Signal
+	case e.Code != nil:
+		return fmt.Sprint(*e.Code)
+	}
+	return "unavailable"
+}
+
+// diagnostic is what is known of why a process ended, on one line.
+func diagnostic(e sdk.Exit) string {
+	said := e.Detail
+	if said == "" {
+		said = e.Last
+	}
+	said = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, said)
+	if r := []rune(said); len(r) > maxDiagnostic {
+		said = string(r[:maxDiagnostic])
+	}
+	return said
 }

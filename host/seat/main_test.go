@@ -339,7 +339,7 @@ func (w *world) awaitStatus(name, status string) wire.AgentRow {
 func (w *world) stop(acc wire.Acceptance, graceful bool) (wire.DespawnReply, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	return w.set.Despawn(ctx, wire.Target{Owner: acc.Owner, Actor: acc.Actor, LifecycleUID: acc.UID},
+	return w.set.Despawn(ctx, w.caller, wire.Target{Owner: acc.Owner, Actor: acc.Actor, LifecycleUID: acc.UID},
 		wire.DespawnArgs{Graceful: &graceful, WaitForExit: true})
 }
 

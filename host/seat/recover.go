@@ -62,6 +62,7 @@ func (s *Set) Recover(ctx context.Context) ([]Verdict, error) {
 	_ = fpAdoptListed.Hit()
 	verdicts := s.verdicts(ctx, actors, true)
 	verdicts = append(verdicts, s.verdicts(ctx, found, false)...)
+	s.orphans()
 	s.sweepTails()
 	s.wg.Add(1)
 	go s.health()
@@ -126,7 +127,8 @@ func (a *actor) recover(ctx context.Context, known bool) Verdict {
 			if !known {
 				a.try(a.keepHandle(st))
 			}
-			a.onStop(sdk.StopGraceful, cmp.Or(a.snapshot().Row.Cause, causeStartFailed), make(chan stopResult, 1))
+			row := a.snapshot().Row
+			a.onStop(ending{sdk.StopGraceful, cmp.Or(row.Cause, causeStartFailed), row.By}, make(chan stopResult, 1))
 			return nil
 		})
 	case doExit:

@@ -325,7 +325,7 @@ func (a *actor) onFollowed(err error, p *sdk.Probe) {
 			return
 		}
 		a.log.Error("seat was started again and did not get ready; it is ended", "window", window.String())
-		a.onStop(sdk.StopGraceful, causeRecoveryFailed, make(chan stopResult, 1))
+		a.onStop(ending{mode: sdk.StopGraceful, cause: causeRecoveryFailed}, make(chan stopResult, 1))
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/host/goal"
 	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/failpoint"
@@ -19,6 +20,13 @@ var (
 	fpStopProved   = failpoint.New("host.stop.proved")
 )
 
+// ending is an end that somebody asked for.
+type ending struct {
+	mode  sdk.StopMode
+	cause string
+	by    string // principal; empty: the host itself
+}
+
 type stopResult struct {
 	report sdk.ReapReport
 	err    error
@@ -26,9 +34,9 @@ type stopResult struct {
 
 // stop ends the seat and returns once its end is proved and nothing of it is left. A stop of a seat
 // that is already ending joins that end; "now" overtakes a graceful one. It is idempotent.
-func (a *actor) stop(ctx context.Context, mode sdk.StopMode, cause string) (sdk.ReapReport, error) {
+func (a *actor) stop(ctx context.Context, e ending) (sdk.ReapReport, error) {
 	ch := make(chan stopResult, 1)
-	if !a.post(func() { a.onStop(mode, cause, ch) }) {
+	if !a.post(func() { a.onStop(e, ch) }) {
 		select {
 		case <-a.done:
 			return a.finalReport(), nil
@@ -50,11 +58,11 @@ func (a *actor) stop(ctx context.Context, mode sdk.StopMode, cause string) (sdk.
 
 // begin is stop for who does not wait: it returns once the end that was asked for is recorded. From then on the
 // exit is known to be deliberate, whoever dies meanwhile, and the seat has no say any more.
-func (a *actor) begin(mode sdk.StopMode, cause string) error {
+func (a *actor) begin(e ending) error {
 	ch := make(chan stopResult, 1)
 	waits := true
 	err := a.call(func() error {
-		a.onStop(mode, cause, ch)
+		a.onStop(e, ch)
 		select {
 		case r := <-ch: // it could not be recorded
 			waits = false
@@ -93,7 +101,7 @@ func (a *actor) finalReport() sdk.ReapReport {
 	return sdk.ReapReport{Outcome: outcome, Exit: a.snapshot().Row.Exit, Killed: a.killed, Removed: a.removed, Evidence: a.evidence}
 }
 
-func (a *actor) onStop(mode sdk.StopMode, cause string, ch chan stopResult) {
+func (a *actor) onStop(e ending, ch chan stopResult) {
 	a.waiters = append(a.waiters, ch)
 	snap := a.snapshot()
 	if snap.State == Exited {
@@ -104,19 +112,28 @@ func (a *actor) onStop(mode sdk.StopMode, cause string, ch chan stopResult) {
 		_ = fpStopAsked.Hit()
 		// The cause is durable before the first signal, so that the exit of a deliberate stop is
 		// never taken for a crash, whoever dies in between.
-		err := a.transition(EvStop, func(r *journal.SeatRow) { r.Cause = cause }, nil)
+		err := a.transition(EvStop, func(r *journal.SeatRow) { r.Cause, r.By = e.cause, e.by }, nil)
 		if err != nil {
 			a.answerWaiters(err)
 			return
 		}
 		_ = fpStopRecorded.Hit()
+		a.set.cfg.Goals.Cancelling(goal.Key(snap.Row.RequestID), cancelMode(e.mode)) // while it has no end yet
 	}
 	if a.cancelLaunch != nil {
 		a.cancelLaunch() // the saga undoes itself, or finishes and is stopped then
-		a.stopMode = mode
+		a.stopMode = e.mode
 		return
 	}
-	a.ladder(mode)
+	a.ladder(e.mode)
+}
+
+// cancelMode is how the goal of a seat that is being stopped says it.
+func cancelMode(mode sdk.StopMode) string {
+	if mode == sdk.StopGraceful {
+		return wire.CancelGraceful
+	}
+	return wire.CancelTerminate
 }
 
 // ladder starts the runtime's stop ladder, or replaces a graceful one that still runs by a hard one.
@@ -184,10 +201,10 @@ func (a *actor) answerWaiters(err error) {
 
 // Despawn ends one seat for a caller who named its principal and life. For a life that is known to have
 // ended it succeeds with that end, however it came: what was asked for is so, and a caller whose reply was
-// lost may ask again.
+// lost may ask again. by is who asks: an agent that ends itself, one that ends what it spawned, or somebody else.
 // Errors: expired (no seat is known with that life), unavailable and not executed (its runtime does not answer:
 // nothing was begun), failed-precondition with outcome unknown when the end could not be proved.
-func (s *Set) Despawn(ctx context.Context, target wire.Target, args wire.DespawnArgs) (wire.DespawnReply, error) {
+func (s *Set) Despawn(ctx context.Context, by wire.Caller, target wire.Target, args wire.DespawnArgs) (wire.DespawnReply, error) {
 	graceful := args.Graceful == nil || *args.Graceful
 	a, err := s.target(target)
 	if err != nil {
@@ -207,15 +224,17 @@ func (s *Set) Despawn(ctx context.Context, target wire.Target, args wire.Despawn
 	if graceful {
 		mode = sdk.StopGraceful
 	}
-	reply := wire.DespawnReply{Name: a.snapshot().Row.Alias, Graceful: graceful}
+	row := a.snapshot().Row
+	reply := wire.DespawnReply{Name: row.Alias, Graceful: graceful}
+	end := ending{mode: mode, cause: s.causeBy(by, row), by: by.Principal()}
 	if !args.WaitForExit {
-		if err := a.begin(mode, causeRequested); err != nil {
+		if err := a.begin(end); err != nil {
 			return reply, stopError(reply.Name, err)
 		}
 		reply.Stopped = true
 		return reply, nil
 	}
-	report, err := a.stop(ctx, mode, causeRequested)
+	report, err := a.stop(ctx, end)
 	if err != nil {
 		return reply, stopError(reply.Name, err)
 	}
@@ -302,7 +321,7 @@ func (s *Set) StopAll(ctx context.Context) (stopped []wire.StoppedSeat, left []w
 	results := make(chan result, len(actors))
 	for _, a := range actors {
 		go func() {
-			report, err := a.stop(ctx, sdk.StopGraceful, causeShutdown)
+			report, err := a.stop(ctx, ending{mode: sdk.StopGraceful, cause: causeShutdown})
 			results <- result{a, report, err}
 		}()
 	}

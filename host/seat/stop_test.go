@@ -79,7 +79,7 @@ func TestFieldB7_StopOfALifeThatIsOverSaysHowItEnded(t *testing.T) {
 		}
 		target := targetOf(acc)
 		target.LifecycleUID = wire.NewUID()
-		if _, err := w.set.Despawn(context.Background(), target, wire.DespawnArgs{}); code(err) != wire.CodeExpired {
+		if _, err := w.set.Despawn(context.Background(), w.caller, target, wire.DespawnArgs{}); code(err) != wire.CodeExpired {
 			t.Errorf("%s: another life of the principal: %v", when, err)
 		}
 	}

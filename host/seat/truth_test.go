@@ -183,7 +183,7 @@ func TestFieldJ3_TheRefusalCountsWhatPsCounts(t *testing.T) {
 		t.Errorf("status says %+v", occ)
 	}
 	now := false
-	if _, err := w.set.Despawn(context.Background(), targetOf(slow), wire.DespawnArgs{Graceful: &now, WaitForExit: true}); err != nil {
+	if _, err := w.set.Despawn(context.Background(), w.caller, targetOf(slow), wire.DespawnArgs{Graceful: &now, WaitForExit: true}); err != nil {
 		t.Error(err)
 	}
 	if err := <-done; err != nil {
@@ -321,7 +321,7 @@ func TestAStopWithoutItsRuntimeIsNotExecuted(t *testing.T) {
 	w.plugins.setDown(errQuarantined)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	_, err := w.set.Despawn(ctx, targetOf(acc), wire.DespawnArgs{WaitForExit: true})
+	_, err := w.set.Despawn(ctx, w.caller, targetOf(acc), wire.DespawnArgs{WaitForExit: true})
 	if code(err) != wire.CodeUnavailable || outcome(err) != wire.OutcomeNotExecuted || !strings.Contains(err.Error(), "cotal ext restart pty") {
 		t.Errorf("%v", err)
 	}

@@ -1,0 +1,28 @@
+package seat
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cotal-ai/cotal-host/sdk"
+)
+
+// What the log says of an end: never a code that nobody knows, and never more than a line.
+func TestWordsOfAnExit(t *testing.T) {
+	seven := 7
+	for name, c := range map[string]struct {
+		exit       sdk.Exit
+		word, said string
+	}{
+		"a code":           {sdk.Exit{Code: &seven, Last: "no key"}, "7", "no key"},
+		"a signal":         {sdk.Exit{Signal: "SIGKILL"}, "SIGKILL", ""},
+		"neither is known": {sdk.Exit{Detail: "custody died"}, "unavailable", "custody died"},
+		"the reason goes before what was printed": {sdk.Exit{Detail: "why", Last: "printed"}, "unavailable", "why"},
+		"lines are one":     {sdk.Exit{Detail: "one\ntwo\x1b[31m"}, "unavailable", "one two [31m"},
+		"long ones are cut": {sdk.Exit{Detail: strings.Repeat("é", 500)}, "unavailable", strings.Repeat("é", maxDiagnostic)},
+	} {
+		if word, said := exitWord(c.exit), diagnostic(c.exit); word != c.word || said != c.said {
+			t.Errorf("%s: %q, %q", name, word, said)
+		}
+	}
+}
