@@ -170,3 +170,58 @@ func TestSendAndHistory(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 }
+
+func TestDescribeAndInvoke(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	id := w.Endpoint().InstanceID
+	if r := w.CLI("describe").OK(); !strings.HasPrefix(r.Stdout, "manager, contract ai.cotal.manager revision ") || !strings.Contains(r.Stdout, "a seat (owner, any)") {
+		t.Errorf("%v", r)
+	}
+	r := w.CLI("describe", "input").OK()
+	for _, want := range []string{"command  input of manager\n", "grant    manager.lifecycle\n", "  text    string ", "exactly one of text, keys", "  bytes   integer"} {
+		if !strings.Contains(r.Stdout, want) {
+			t.Errorf("no %q: %v", want, r)
+		}
+	}
+	d := jsonLines[described](t, w.CLI("describe", "--json").OK().Stdout)[0]
+	if d.InstanceID != id || len(d.Commands) < 10 || len(d.Clusters) != 1 || len(d.Commands[0].Input) == 0 || len(d.Commands[0].Output) == 0 {
+		t.Errorf("%+v", d)
+	}
+	w.CLI("describe", "nonsense").Want(4)
+
+	got := jsonLines[invoked](t, w.CLI("invoke", "manager", "status", "--json").OK().Stdout)
+	if len(got) != 1 || got[0].InstanceID != id || !strings.Contains(string(got[0].Data), `"instanceId":"`+id) {
+		t.Errorf("%+v", got)
+	}
+	if got := jsonLines[invoked](t, w.CLI("invoke", "manager", "ps", "--all", "--json").OK().Stdout); len(got) != 1 || string(got[0].Data) != "[]" {
+		t.Errorf("%+v", got)
+	}
+	// What does not fit the contract is not sent.
+	for args, want := range map[string]string{
+		`{"nmae": "x"}`: "nmae", `{`: "is no JSON", `[]`: "no object", `{"name": 5}`: `has type "integer", want "string"`, ``: "name",
+	} {
+		if r := w.CLI("invoke", "manager", "spawn", "--args", args).Want(2); !strings.Contains(r.Stderr, want) {
+			t.Errorf("args %s: %v", args, r)
+		}
+	}
+	w.CLI("invoke", "manager", "nonsense").Want(2)
+	w.CLI("invoke", "manager").Want(2)
+	w.CLI("invoke", "manager", "input", "--args", `{"text":"x"}`).Want(2)
+	w.CLI("invoke", "manager", "ps", "--target", "one").Want(2)
+	w.CLI("invoke", "manager", "input", "--target", "nobody", "--args", `{"text":"x"}`).Want(4)
+	w.Spawn("one", "cat")
+	if r := w.CLI("invoke", "manager", "input", "--target", "one", "--args", `{"text":"over the mesh"}`).OK(); !strings.Contains(r.Stdout, `"bytes": 14`) {
+		t.Errorf("%v", r)
+	}
+	w.CLI("invoke", "manager", "input", "--target", "one", "--mode", "self", "--args", `{"text":"x"}`).Want(2)
+	if r := w.CLI("invoke", "manager", "inspect", "--args", `{"name":"nobody"}`).Want(4); r.Stdout != "" {
+		t.Errorf("%v", r)
+	}
+	if r := w.CLI("__complete", "invoke", "manager", ""); !strings.Contains(r.Stdout, "\ngoal-result\tmanager.read\n") {
+		t.Errorf("%v", r)
+	}
+	if r := w.CLI("__complete", "describe", ""); !strings.Contains(r.Stdout, "spawn\tmanager.spawn") {
+		t.Errorf("%v", r)
+	}
+}

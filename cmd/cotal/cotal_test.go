@@ -174,6 +174,13 @@ func TestSpawnedResults(t *testing.T) {
 	}
 }
 
+func TestGoalIDsAreNoFlags(t *testing.T) {
+	ids := []string{"-a", "--", "b-c"}
+	if got := goalID(func() string { id := ids[0]; ids = ids[1:]; return id }); got != "b-c" {
+		t.Error(got)
+	}
+}
+
 func TestReportStops(t *testing.T) {
 	ok := stopped{Name: "a", OK: true}
 	bad := func(name string, code cli.Code) stopped {

@@ -63,6 +63,9 @@ look before you repeat it. With --all every instance is asked, and what is missi
 		if *all && a.target.On != "" {
 			return cli.Fail(cli.Usage, "--all asks every instance, --on one of them; leave one out")
 		}
+		if id == "" {
+			id = goalID(wire.NewID) // of an action it is the id of its goal
+		}
 		call := mesh.Call{Endpoint: words[0], Command: words[1], ID: id, Deadline: a.patience(invokeWait)}
 		raw, err := a.invokeArgs(args)
 		if err != nil {

@@ -278,7 +278,7 @@ func (s spawned) printOutput(a *app) {
 // twice: a host that accepted it, or the one that comes after it, answers with the same acceptance. The goal is
 // watched before the request leaves.
 func submit(ctx context.Context, a *app, args wire.SpawnArgs, show *progress) (*follower, wire.Acceptance, error) {
-	call := mesh.Call{Command: wire.CmdSpawn, ID: wire.NewID(), Args: args}
+	call := mesh.Call{Command: wire.CmdSpawn, ID: goalID(wire.NewID), Args: args}
 	call.GoalID = call.ID
 	f, acc, connected, err := submitOnce(ctx, a, call)
 	maybe := sentUnanswered(err) // it may have been accepted
@@ -314,6 +314,15 @@ func submit(ctx context.Context, a *app, args wire.SpawnArgs, show *progress) (*
 		return nil, acc, cli.Fail(cli.Interrupted, "interrupted; nothing was started")
 	}
 	return nil, acc, err
+}
+
+// goalID makes an id that people can put on a command line: one that begins with a dash would be a flag.
+func goalID(fresh func() string) string {
+	for {
+		if id := fresh(); !strings.HasPrefix(id, "-") {
+			return id
+		}
+	}
 }
 
 // sentUnanswered says whether a request was sent, and nobody knows what became of it.
