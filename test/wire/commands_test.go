@@ -30,6 +30,7 @@ var table = []command{
 	{name: "describe", args: none},
 	{name: "status", args: none},
 	{name: "ps", args: none},
+	{name: "instances", args: none},
 	{
 		name:    "inspect",
 		args:    func(*rig) map[string]any { return map[string]any{"name": "victim"} },

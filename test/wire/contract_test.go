@@ -50,8 +50,6 @@ func (r *rig) describe() {
 	if err := json.Unmarshal(p.Data, &r.description); err != nil {
 		r.t.Fatalf("describe answers %s: %v", p.Data, err)
 	}
-	bare := r.request("ps", nil)
-	r.demands = !r.call(bare).OK
 	r.commands = map[string]commandDoc{}
 	for _, cluster := range r.description.Descriptor.Clusters {
 		var doc struct{ Commands []commandDoc }
@@ -88,21 +86,8 @@ var contracts = []refusal{
 func digests(name string, v any) func(*rig, command, *request) bool {
 	return func(r *rig, c command, q *request) bool {
 		opMember(name, v)(r, c, q)
-		return c.name != "describe" && (v != nil || r.demands)
+		return c.name != "describe"
 	}
-}
-
-// published reports whether the contract store of the space is there.
-func (r *rig) published() bool {
-	var info struct{ Error any }
-	r.ask("STREAM.INFO.EPC_"+r.space, nil, &info)
-	return info.Error == nil
-}
-
-// serves reports whether the host declares a command. describe is reserved and stands in no document.
-func (r *rig) serves(name string) bool {
-	_, ok := r.commands[name]
-	return ok || name == "describe"
 }
 
 // artifact reads one document of the contract store and holds it against its digest.
@@ -148,9 +133,6 @@ func (r *rig) closure(sha string) []byte {
 // has it.
 func TestAClientFindsTheContract(t *testing.T) {
 	r := newRig(t)
-	if !r.published() {
-		t.Skip("the contract store is not there")
-	}
 	d := r.description
 	if d.Descriptor.Endpoint != "manager" || d.Descriptor.Owner == "" || d.Descriptor.Protocol.V != 1 || len(d.Descriptor.Clusters) == 0 {
 		t.Fatalf("descriptor: %+v", d)
@@ -222,9 +204,6 @@ func TestAClientFindsTheContract(t *testing.T) {
 // that answers.
 func TestTheHostIsRegistered(t *testing.T) {
 	r := newRig(t)
-	if !r.published() {
-		t.Skip("the contract store is not there")
-	}
 	var spec struct {
 		Endpoint, Owner string
 		ClusterDigests  []string

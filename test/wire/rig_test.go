@@ -58,7 +58,6 @@ type rig struct {
 	me              triple
 	commands        map[string]commandDoc // as describe declares them
 	description     described
-	demands         bool   // contract digests are demanded
 	victim          triple // a seat that runs, under the name victim
 
 	*ears
@@ -490,6 +489,6 @@ func (r *rig) rows() map[string]map[string]any {
 func (r *rig) under(t *testing.T) *rig {
 	return &rig{
 		World: r.World, t: t, host: r.host, nc: r.nc, space: r.space, instance: r.instance, epoch: r.epoch, me: r.me,
-		commands: r.commands, description: r.description, demands: r.demands, victim: r.victim, ears: r.ears,
+		commands: r.commands, description: r.description, victim: r.victim, ears: r.ears,
 	}
 }

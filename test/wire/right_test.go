@@ -84,6 +84,18 @@ func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 			}
 		}
 	})
+	t.Run("instances", func(t *testing.T) {
+		r := r.under(t)
+		m := r.members("instances", r.must(r.request("instances", nil)), "instances", "")
+		all := m["instances"].([]any)
+		if len(all) != 1 {
+			t.Fatalf("instances %v", m)
+		}
+		row := r.members("instance", json.RawMessage(text(all[0])), "instanceId epoch registrationRevision", "")
+		if row["instanceId"] != r.instance || row["epoch"] != float64(r.epoch) {
+			t.Errorf("instance %v", row)
+		}
+	})
 	t.Run("inspect", func(t *testing.T) {
 		r := r.under(t)
 		m := r.members("row", r.must(r.request("inspect", map[string]any{"name": "victim"})), rowRequired, rowOptional)
@@ -125,7 +137,7 @@ func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 		r.awaitTyped("typed", "hé\rhé\r")
 	})
 	t.Run("models", func(t *testing.T) {
-		r := r.serving(t, "models")
+		r := r.under(t)
 		m := r.members("models", r.must(r.request("models", nil)), "catalogs", "")
 		for _, c := range m["catalogs"].([]any) {
 			row := c.(map[string]any)
@@ -139,7 +151,7 @@ func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 		}
 	})
 	t.Run("resolve-cwd", func(t *testing.T) {
-		r := r.serving(t, "resolve-cwd")
+		r := r.under(t)
 		if err := os.Symlink(r.Root, r.Path("link")); err != nil {
 			t.Fatal(err)
 		}
@@ -149,14 +161,14 @@ func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 		}
 	})
 	t.Run("resolve-agent", func(t *testing.T) {
-		r := r.serving(t, "resolve-agent")
+		r := r.under(t)
 		m := r.members("resolve-agent", r.must(r.request("resolve-agent", map[string]any{"name": "scribe"})), "agent", "")
 		if m["agent"] != "command" {
 			t.Errorf("resolve-agent %v", m)
 		}
 	})
 	t.Run("personas", func(t *testing.T) {
-		r := r.serving(t, "define-persona")
+		r := r.under(t)
 		m := r.members("define-persona", r.must(r.request("define-persona", map[string]any{"name": "helper", "persona": "You help.", "agent": "command", "role": "aide"})), "name path", "")
 		if m["name"] != "helper" || !strings.HasSuffix(fmt.Sprint(m["path"]), "helper.md") {
 			t.Errorf("define-persona %v", m)
@@ -175,14 +187,14 @@ func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 		}
 	})
 	t.Run("purge", func(t *testing.T) {
-		r := r.serving(t, "purge")
+		r := r.under(t)
 		if m := r.members("purge", r.must(r.request("purge", nil)), "chat", ""); m["chat"] != 0.0 {
 			t.Errorf("purge %v", m)
 		}
 		r.members("purge", r.must(r.request("purge", map[string]any{"includeDms": true})), "chat dm", "")
 	})
 	t.Run("launch", func(t *testing.T) {
-		r := r.serving(t, "launch")
+		r := r.under(t)
 		data := r.must(r.request("launch", map[string]any{"runId": "run1", "name": "planned", "spec": r.launchSpec("run1", "planned")}))
 		m := r.members("launch", data, acceptRequired, acceptOptional)
 		var b acceptance
@@ -192,7 +204,7 @@ func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 		r.despawn(b.seat())
 	})
 	t.Run("stop", func(t *testing.T) {
-		r := r.serving(t, "stop")
+		r := r.under(t)
 		b := r.spawn("quitter", idle)
 		q := r.request("stop", map[string]any{"graceful": false}).as(b.seat())
 		q.authz = []string{"self"}
@@ -236,15 +248,6 @@ func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 			t.Errorf("the host ended %v, %v", ok, e)
 		}
 	})
-}
-
-// serving is under, for a command that the host may not have.
-func (r *rig) serving(t *testing.T, name string) *rig {
-	t.Helper()
-	if !r.serves(name) {
-		t.Skipf("%s is not served", name)
-	}
-	return r.under(t)
 }
 
 // awaitTyped waits until an agent has written down exactly this.
@@ -310,9 +313,6 @@ func TestRefusalsOfHandlersLeaveNoTrace(t *testing.T) {
 	}
 	before := r.settled()
 	for _, x := range cases {
-		if !r.serves(x.command) {
-			continue
-		}
 		t.Run(x.command+"/"+x.what, func(t *testing.T) {
 			r := r.under(t)
 			mark := r.mark()
