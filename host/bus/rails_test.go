@@ -97,6 +97,17 @@ func raw(t testing.TB, url string) *nats.Conn {
 	return nc
 }
 
+// rawAt is raw for a server with other credentials.
+func rawAt(t testing.TB, url string) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
 // watch subscribes and returns once the server knows.
 func watch(t testing.TB, nc *nats.Conn, subject string) *nats.Subscription {
 	t.Helper()

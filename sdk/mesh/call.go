@@ -181,7 +181,8 @@ func (c *Client) ask(ctx context.Context, call Call, mode wire.Mode, end time.Ti
 }
 
 // Cast sends a request that is not answered. It returns once the server has it; whether it was carried out is
-// not known then. Errors: as of Call before the request is sent; OutcomeOf of any of them is not-executed.
+// not known then. Errors: as of Call before the request is sent, *wire.Error permission-denied when the server does
+// not let this caller publish it, and that of a flush that failed (OutcomeOf: unknown).
 func (c *Client) Cast(ctx context.Context, call Call) error {
 	if err := c.cast(ctx, call); err != nil {
 		return fmt.Errorf("cast %s of %s: %w", call.Command, call.Endpoint, err)
@@ -203,7 +204,14 @@ func (c *Client) cast(ctx context.Context, call Call) error {
 	if err := c.nc.PublishMsg(r.msg); err != nil {
 		return &notSent{err}
 	}
-	return c.flush(ctx)
+	if err := c.flush(ctx); err != nil {
+		return err
+	}
+	// The server answers in order: a refusal came before the answer to the flush.
+	if subject, ok := refusedSubject(c.nc.LastError()); ok && subject == r.msg.Subject {
+		return notPermitted(subject)
+	}
+	return nil
 }
 
 func (c *Client) flush(ctx context.Context) error {
@@ -348,6 +356,10 @@ func (c *Client) exchange(ctx context.Context, call Call, mode wire.Mode, end ti
 
 // reply judges one message on the reply subject.
 func (c *Client) reply(s wire.RequestSubject, call Call, m *nats.Msg, sentinel string, take func(Responder, wire.EndpointReply) (bool, error)) (bool, error) {
+	if m.Subject == refusedByServer {
+		subject, _ := s.Subject() // it was built before
+		return true, notPermitted(subject)
+	}
 	if m.Subject == sentinel {
 		// Only the broker's own status on the reserved subject proves that nobody was there.
 		if len(m.Data) == 0 && m.Header.Get("Status") == "503" {

@@ -107,7 +107,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 		nats.Name(cfg.Name),
 		nats.CustomInboxPrefix(inboxPrefix(cfg, c.caller)),
 		nats.Timeout(max(timeout/servers, time.Millisecond)),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // the default prints
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { c.replies.refused(err) }), // the default prints
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
 	}
 	if cfg.Reconnect {

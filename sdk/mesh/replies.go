@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -48,6 +49,36 @@ func (c *Client) expectIn(nonce string, room chan *nats.Msg) error {
 	return nil
 }
 
+// refusedByServer is the subject of a message that stands for the server's refusal of the request itself. No
+// message that was published can have it.
+const refusedByServer = " refused"
+
+// refused hands the server's refusal of a publish to the call it was of: the nonce stands in the subject that the
+// server names.
+func (r *replies) refused(err error) {
+	if subject, ok := refusedSubject(err); ok {
+		r.hand(&nats.Msg{Subject: refusedByServer}, subject)
+	}
+}
+
+// refusedSubject is the subject of a publish that the server did not permit.
+func refusedSubject(err error) (string, bool) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return "", false
+	}
+	_, subject, ok := strings.Cut(err.Error(), `for Publish to "`)
+	if !ok {
+		return "", false
+	}
+	subject, _, ok = strings.Cut(subject, `"`)
+	return subject, ok
+}
+
+// notPermitted is the error of a call whose publish the server refused: nobody has seen it.
+func notPermitted(subject string) error {
+	return &notSent{wire.Refuse(wire.CodePermissionDenied, "the mesh server does not permit this caller to publish on %s", subject)}
+}
+
 // end takes the subscription back, of a client whose connection goes on.
 func (r *replies) end() {
 	r.mu.Lock()
@@ -64,8 +95,11 @@ func (r *replies) forget(nonce string) {
 	delete(r.waiting, nonce)
 }
 
-func (r *replies) deliver(m *nats.Msg) {
-	nonce := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
+func (r *replies) deliver(m *nats.Msg) { r.hand(m, m.Subject) }
+
+// hand gives m to the call whose nonce is the last token of subject.
+func (r *replies) hand(m *nats.Msg, subject string) {
+	nonce := subject[strings.LastIndexByte(subject, '.')+1:]
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	room := r.waiting[nonce]
