@@ -320,7 +320,7 @@ func typeInto(ctx context.Context, a *app, row wire.AgentRow, req wire.InputArgs
 	call, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(afterInterrupt, cancel) })()
-	err = c.Manager(call, mesh.Call{Command: wire.CmdInput, Authz: wire.AuthzAny, Target: target, Args: req}, &reply)
+	err = c.Manager(call, mesh.Call{Command: wire.CmdInput, Instance: row.InstanceID, Authz: wire.AuthzAny, Target: target, Args: req}, &reply)
 	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			return cli.Fail(cli.Interrupted, "interrupted: the host was asked to type %s into %s and has not said how much of it is typed; all, some or nothing may be, and it may go on for some seconds. Look with `cotal logs %s` before typing it again",

@@ -85,7 +85,7 @@ look before you repeat it. With --all every instance is asked, and what is missi
 		if *all {
 			return a.invokeAll(ctx, c, call, *asJSON)
 		}
-		if call.Endpoint == wire.EndpointManager {
+		if call.Endpoint == wire.EndpointManager && call.Instance == "" {
 			call.Instance = c.Instance
 		}
 		var data json.RawMessage
@@ -155,13 +155,14 @@ func fit(ctx context.Context, c *cli.Client, call *mesh.Call, raw json.RawMessag
 	case !slices.Contains(decl.Modes, call.Authz):
 		return cli.Fail(cli.Usage, "%s admits %s, not mode %s", call.Command, modesOf(decl), mode)
 	}
-	var row wire.AgentRow
-	if err := c.Read(asking, wire.CmdInspect, wire.NameArgs{Name: target}, &row); err != nil {
+	row, err := c.Locate(asking, target)
+	if err != nil {
 		return err
 	}
 	if row.Exit != nil {
 		return cli.Fail(cli.NotFound, "%s has ended %s", row.Name, cli.HowEnded(row.Exit))
 	}
+	call.Instance = row.InstanceID
 	call.Target, err = cli.TargetOf(row)
 	return err
 }

@@ -66,9 +66,7 @@ func inspect(ctx context.Context, app *app, ref string) (wire.AgentRow, error) {
 		return wire.AgentRow{}, err
 	}
 	defer c.Close()
-	var row wire.AgentRow
-	err = c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: ref}, &row)
-	return row, err
+	return c.Locate(ctx, ref)
 }
 
 // fromRow finds the seat of a row in the seat directories of this machine.

@@ -71,6 +71,9 @@ const ownRuntime = "pty"
 // named is the row of a seat. The list is asked first: it waits for no plugin, and a plugin that hangs is no
 // reason to show a terminal later.
 func named(ctx context.Context, c *cli.Client, ref string) (row wire.AgentRow, err error) {
+	if c.Instance == "" {
+		return c.Locate(ctx, ref)
+	}
 	var rows []wire.AgentRow
 	if err := c.Read(ctx, wire.CmdPs, nil, &rows); err != nil {
 		return row, err
@@ -80,8 +83,7 @@ func named(ctx context.Context, c *cli.Client, ref string) (row wire.AgentRow, e
 			return r, nil
 		}
 	}
-	err = c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: ref}, &row)
-	return row, err
+	return c.Locate(ctx, ref)
 }
 
 // placeOf finds the terminal of a row of the host c is connected to.
@@ -136,7 +138,7 @@ func askTerminal(ctx context.Context, c *cli.Client, row wire.AgentRow, screen b
 		return reply, err
 	}
 	err = c.Manager(ctx, mesh.Call{
-		Command: wire.CmdTerminal, Authz: wire.AuthzAny, Target: target, Args: wire.TerminalArgs{Snapshot: screen}, Deadline: 5 * time.Second,
+		Command: wire.CmdTerminal, Instance: row.InstanceID, Authz: wire.AuthzAny, Target: target, Args: wire.TerminalArgs{Snapshot: screen}, Deadline: 5 * time.Second,
 	}, &reply)
 	return reply, err
 }

@@ -133,8 +133,7 @@ func principalOf(ctx context.Context, a *app, c *cli.Client, name string) (strin
 	if _, _, err := wire.ParsePrincipal(name); err == nil {
 		return name, nil
 	}
-	var row wire.AgentRow
-	serr := c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: name}, &row)
+	row, serr := c.Locate(ctx, name)
 	switch {
 	case serr == nil && row.Exit == nil:
 		return row.ID, nil

@@ -125,7 +125,7 @@ func runSpawn(ctx context.Context, a *app, args wire.SpawnArgs, f spawnFlags) er
 		return err
 	}
 	if out.Became == becameExited || out.Became == becameFailed {
-		fol.lastOutput(ctx, &out)
+		fol.lastOutput(ctx, acc, &out)
 	}
 	show.settled(out.Became)
 	show.close()
@@ -147,7 +147,7 @@ func runSpawn(ctx context.Context, a *app, args wire.SpawnArgs, f spawnFlags) er
 		return nil
 	}
 	var row wire.AgentRow
-	if err := fol.c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: acc.UID}, &row); err != nil {
+	if err := fol.inspect(ctx, acc, &row); err != nil {
 		return fmt.Errorf("%s runs, but attaching to it failed: %w", acc.Name, err)
 	}
 	p, err := placeOf(ctx, fol.c, row, fol.c.Endpoint, true)
@@ -228,14 +228,14 @@ const (
 )
 
 // lastOutput finds out how a seat ended that was started and is gone, and what it printed at last.
-func (f *follower) lastOutput(ctx context.Context, out *spawned) {
+func (f *follower) lastOutput(ctx context.Context, acc wire.Acceptance, out *spawned) {
 	if out.UID == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	var row wire.AgentRow
-	if f.c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: out.UID}, &row) != nil || row.LifecycleUID != out.UID || row.Exit == nil {
+	if f.inspect(ctx, acc, &row) != nil || row.LifecycleUID != out.UID || row.Exit == nil {
 		return // it was never there, or nobody knows: the reason has to do
 	}
 	out.Became, out.Exit = becameExited, row.Exit
@@ -247,6 +247,13 @@ func (f *follower) lastOutput(ctx context.Context, out *spawned) {
 	if len(out.Output) == 0 && row.Exit.Last != "" { // the host is elsewhere, or has kept nothing yet
 		out.Output = []string{cli.OneLine(row.Exit.Last)}
 	}
+}
+
+// inspect asks the host that accepted a spawn for the row of its seat.
+func (f *follower) inspect(ctx context.Context, acc wire.Acceptance, row *wire.AgentRow) error {
+	return f.c.Ask(ctx, mesh.Call{
+		Command: wire.CmdInspect, Instance: acc.Executor.LifecycleUID, Args: wire.NameArgs{Name: acc.UID}, Deadline: 5 * time.Second,
+	}, row)
 }
 
 // lastLines is the end of a text: whole lines, without empty ones at its end.

@@ -93,8 +93,8 @@ func stopOne(ctx context.Context, c *cli.Client, ref string, now bool, begun fun
 		}
 		return s
 	}
-	var row wire.AgentRow
-	if err := c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: ref}, &row); err != nil {
+	row, err := c.Locate(ctx, ref)
+	if err != nil {
 		return fail(ref, err)
 	}
 	target, err := cli.TargetOf(row)
@@ -108,13 +108,13 @@ func stopOne(ctx context.Context, c *cli.Client, ref string, now bool, begun fun
 	graceful := !now
 	var reply wire.DespawnReply
 	err = c.Manager(ctx, mesh.Call{
-		Command: wire.CmdDespawn, Authz: wire.AuthzAny, Target: target, Deadline: grace + stopMargin,
+		Command: wire.CmdDespawn, Instance: row.InstanceID, Authz: wire.AuthzAny, Target: target, Deadline: grace + stopMargin,
 		Args: wire.DespawnArgs{Graceful: &graceful, WaitForExit: true},
 	}, &reply)
 	if err != nil {
 		if cli.CodeOf(err) == cli.NotFound { // it may have ended before, or just now: that is what was wanted
 			if row.Exit == nil {
-				_ = c.Read(ctx, wire.CmdInspect, wire.NameArgs{Name: row.LifecycleUID}, &row) // else the refusal stands
+				_ = c.Ask(ctx, mesh.Call{Command: wire.CmdInspect, Instance: row.InstanceID, Args: wire.NameArgs{Name: row.LifecycleUID}}, &row) // else the refusal stands
 			}
 			if row.Exit != nil {
 				return stopped{Name: row.Name, OK: true, Report: &wire.StopReport{

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -327,6 +328,70 @@ func (c *Client) who() string {
 		return fmt.Sprintf("instance %s in space %s at %s", c.Instance, c.Endpoint.Space, c.Endpoint.URL)
 	}
 	return "the host at " + c.Endpoint.URL
+}
+
+// Locate finds a seat by its alias, custody id or lifecycle uid: with the host that is asked, or where none is,
+// with every host of the space. The row says by its InstanceID which host has it: that one is to be asked on.
+//
+// Errors: NotFound; Refused for a seat that several hosts have; Unreachable where a host that may have it is not
+// heard: a search that is not complete does not say that something is gone.
+func (c *Client) Locate(ctx context.Context, ref string) (row wire.AgentRow, err error) {
+	args := wire.NameArgs{Name: ref}
+	if c.Instance != "" {
+		if err = c.Read(ctx, wire.CmdInspect, args, &row); err == nil {
+			row.InstanceID = c.Instance
+		}
+		return row, err
+	}
+	answers, missing, err := c.Everybody(ctx, mesh.Call{Command: wire.CmdInspect, Args: args})
+	if err != nil {
+		return row, err
+	}
+	return chooseSeat(ref, answers, missing)
+}
+
+// chooseSeat decides which of the answers of several hosts is about the seat that is meant. A life that goes on
+// comes before one that has ended.
+func chooseSeat(ref string, answers []mesh.Answer, missing []string) (wire.AgentRow, error) {
+	var live, ended []wire.AgentRow
+	for _, a := range answers {
+		var row wire.AgentRow
+		switch {
+		case a.Err != nil && a.Err.Code == wire.CodeNotFound:
+			continue
+		case a.Err != nil:
+			missing = append(missing, fmt.Sprintf("instance %s does not say: %s", a.InstanceID, a.Err.Message))
+			continue
+		}
+		if err := json.Unmarshal(a.Data, &row); err != nil {
+			missing = append(missing, fmt.Sprintf("the answer of instance %s cannot be read: %v", a.InstanceID, err))
+			continue
+		}
+		if row.InstanceID = a.InstanceID; row.Exit == nil {
+			live = append(live, row)
+		} else {
+			ended = append(ended, row)
+		}
+	}
+	found := live
+	if len(live) == 0 {
+		found = ended
+	}
+	switch {
+	case len(found) > 1:
+		var at []string
+		for _, r := range found {
+			at = append(at, r.InstanceID)
+		}
+		return wire.AgentRow{}, Fail(Refused, "%d hosts have a seat %s; choose one with --on %s", len(found), ref, strings.Join(at, " or --on "))
+	case len(live) == 1:
+		return live[0], nil
+	case len(missing) > 0:
+		return wire.AgentRow{}, Fail(Unreachable, "where %s is, is not known: no host that answers has it, and %s", ref, strings.Join(missing, "; "))
+	case len(ended) == 1:
+		return ended[0], nil
+	}
+	return wire.AgentRow{}, Fail(NotFound, "no host of the space has a seat %s", ref)
 }
 
 // SeatRoot returns the directory of seats on this machine.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/host/instance"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
 // silent is the address of a server that is stopped: it takes connections and never speaks.
@@ -89,5 +90,44 @@ func TestFlagsSayWhatToWrite(t *testing.T) {
 		if got := flagText(errors.New(text)); got != want {
 			t.Errorf("%s: %q", text, got)
 		}
+	}
+}
+
+func TestChooseSeat(t *testing.T) {
+	live := func(instance string) mesh.Answer {
+		return mesh.Answer{Responder: mesh.Responder{InstanceID: instance}, Data: []byte(`{"name":"a"}`)}
+	}
+	ended := func(instance string) mesh.Answer {
+		return mesh.Answer{Responder: mesh.Responder{InstanceID: instance}, Data: []byte(`{"name":"a","exit":{"at":1}}`)}
+	}
+	no := func(code string) mesh.Answer {
+		return mesh.Answer{Responder: mesh.Responder{InstanceID: "i3"}, Err: wire.Refuse(code, "no")}
+	}
+	silent := []string{"instance i4 is there and has not answered within 5s"}
+	for name, c := range map[string]struct {
+		answers []mesh.Answer
+		missing []string
+		want    string // instance
+		code    Code
+		text    string
+	}{
+		"one host has it":                              {[]mesh.Answer{live("i1"), no(wire.CodeNotFound)}, nil, "i1", OK, ""},
+		"one that lives is it, whoever is silent":      {[]mesh.Answer{live("i1")}, silent, "i1", OK, ""},
+		"one that lives comes before one that ended":   {[]mesh.Answer{ended("i1"), live("i2")}, nil, "i2", OK, ""},
+		"one that ended is shown":                      {[]mesh.Answer{ended("i1"), no(wire.CodeNotFound)}, nil, "i1", OK, ""},
+		"several have it":                              {[]mesh.Answer{live("i1"), live("i2")}, nil, "", Refused, "--on i1 or --on i2"},
+		"several had it":                               {[]mesh.Answer{ended("i1"), ended("i2")}, nil, "", Refused, "--on i1 or --on i2"},
+		"nobody has it":                                {[]mesh.Answer{no(wire.CodeNotFound)}, nil, "", NotFound, "no host of the space"},
+		"nobody has it, and one is silent":             {[]mesh.Answer{no(wire.CodeNotFound)}, silent, "", Unreachable, "instance i4"},
+		"one that ended may live where nobody answers": {[]mesh.Answer{ended("i1")}, silent, "", Unreachable, "instance i4"},
+		"a host that cannot say may have it":           {[]mesh.Answer{no(wire.CodeUnavailable)}, nil, "", Unreachable, "instance i3 does not say: no"},
+		"an answer that cannot be read is no answer":   {[]mesh.Answer{{Responder: mesh.Responder{InstanceID: "i5"}, Data: []byte(`[]`)}}, nil, "", Unreachable, "i5"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			row, err := chooseSeat("a", c.answers, c.missing)
+			if CodeOf(err) != c.code || row.InstanceID != c.want || err != nil && !strings.Contains(err.Error(), c.text) {
+				t.Errorf("%q, %v; want %q, code %d, %q", row.InstanceID, err, c.want, c.code, c.text)
+			}
+		})
 	}
 }
