@@ -159,7 +159,7 @@ func TestAdmit(t *testing.T) {
 
 // A scope is read for every call and once for a call: taken away, it is gone with the next one.
 //
-// proves: AUTHZ-4, AUTHZ-5, AUTHZ-9, AUTHZ-26
+// proves: AUTHZ-4, AUTHZ-9, AUTHZ-26
 func TestReachIsReadFreshAndFailsClosed(t *testing.T) {
 	ctx := context.Background()
 	ledger := &scopes{of: map[string][]string{bert + ".op": {"admin"}}}
@@ -227,7 +227,7 @@ func TestSees(t *testing.T) {
 	}
 }
 
-// proves: AUTHZ-10, AUTHZ-11, AUTHZ-27
+// proves: AUTHZ-10, AUTHZ-11, AUTHZ-27, MAN-4
 func TestLaunchIsForTheOwnerOfTheSpec(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -41,6 +41,15 @@ type Config struct {
 	Cooling      time.Duration // 0..1h; 0: places of short-lived seats are free at once
 	DefaultAgent string        // connector of a spawn for which nobody names one; empty: the built-in
 	SpawnEnv     []string      // [spawn] env: names of host variables every agent gets
+	// ModelPolicy is [modelPolicy.<role>]: what seats of a role may run on. Roles that are not in it may run
+	// on anything.
+	ModelPolicy map[string]ModelRule
+}
+
+// ModelRule is what seats of one role may run on.
+type ModelRule struct {
+	Models   []string // ids, compared as a whole; never empty
+	Variants []string // nil: any variant, or none
 }
 
 // file is the shape on disk.
@@ -51,6 +60,10 @@ type file struct {
 	Spawn        struct {
 		Env []string `toml:"env"`
 	} `toml:"spawn"`
+	ModelPolicy map[string]struct {
+		Models   *[]string `toml:"models"`
+		Variants *[]string `toml:"variants"`
+	} `toml:"modelPolicy"`
 }
 
 // Path returns where the configuration of a workspace is.
@@ -96,7 +109,7 @@ func Parse(path string, raw []byte) (Config, error) {
 		return Config{}, fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "toml: "))
 	}
 	if unknown := md.Undecoded(); len(unknown) > 0 {
-		return Config{}, fmt.Errorf("%s: line %d: %s is not a known key; there are maxSeats, cooling, defaultAgent and [spawn] env",
+		return Config{}, fmt.Errorf("%s: line %d: %s is not a known key; there are maxSeats, cooling, defaultAgent, [spawn] env and [modelPolicy.<role>] models and variants",
 			path, lineOf(string(raw), unknown[0]), unknown[0])
 	}
 	out := Config{Path: path, MaxSeats: DefaultMaxSeats, Cooling: DefaultCooling, DefaultAgent: in.DefaultAgent, SpawnEnv: in.Spawn.Env}
@@ -118,6 +131,9 @@ func Parse(path string, raw []byte) (Config, error) {
 			return Config{}, fmt.Errorf("%s: spawn.env: %w", path, err)
 		}
 	}
+	if out.ModelPolicy, err = in.policy(); err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
 	return out, nil
 }
 
@@ -133,14 +149,50 @@ func ParseCooling(text string) (time.Duration, error) {
 	return d, nil
 }
 
+// policy checks the model policy: a rule without a model would turn every spawn down, which nobody means.
+func (in *file) policy() (map[string]ModelRule, error) {
+	if len(in.ModelPolicy) == 0 {
+		return nil, nil
+	}
+	out := make(map[string]ModelRule, len(in.ModelPolicy))
+	for role, r := range in.ModelPolicy {
+		rule := ModelRule{}
+		for _, l := range []struct {
+			name string
+			from *[]string
+			to   *[]string
+			need bool
+		}{{"models", r.Models, &rule.Models, true}, {"variants", r.Variants, &rule.Variants, false}} {
+			if l.from == nil && !l.need {
+				continue
+			}
+			if l.from == nil || len(*l.from) == 0 {
+				return nil, fmt.Errorf("modelPolicy.%s: %s: a list with at least one id is needed", role, l.name)
+			}
+			for _, id := range *l.from {
+				if strings.TrimSpace(id) == "" {
+					return nil, fmt.Errorf("modelPolicy.%s: %s: there is an empty id", role, l.name)
+				}
+			}
+			*l.to = *l.from
+		}
+		out[role] = rule
+	}
+	return out, nil
+}
+
 // lineOf finds the line where a key is set; the TOML reader does not keep it.
 func lineOf(text string, key toml.Key) int {
 	last := key[len(key)-1]
+	is := func(name string) bool {
+		parts := strings.Split(strings.TrimSpace(name), ".")
+		return strings.Trim(parts[len(parts)-1], `"' `) == last
+	}
 	for i, line := range strings.Split(text, "\n") {
-		if name, _, ok := strings.Cut(line, "="); ok && strings.Contains(name, last) {
+		if name, _, ok := strings.Cut(line, "="); ok && is(name) {
 			return i + 1
 		}
-		if line = strings.TrimSpace(line); strings.HasPrefix(line, "[") && strings.Contains(line, last) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "[") && is(strings.Trim(line, "[]")) {
 			return i + 1
 		}
 	}

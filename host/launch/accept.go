@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cotal-ai/cotal-host/host/config"
 	"github.com/cotal-ai/cotal-host/host/persona"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -98,6 +99,44 @@ func (out Profile) CheckFeatures(info sdk.Info) error {
 		if c.given && !c.supported {
 			return unsupported(info, c.field, c.way)
 		}
+	}
+	return nil
+}
+
+// CheckModels holds what a seat would run on against the operator's policy for its role, after everything that was
+// said is added up. Where there is a rule, launch options are refused altogether: the connector knows what they
+// mean, and the host does not.
+func (out Profile) CheckModels(policy map[string]config.ModelRule) error {
+	rule, ok := policy[out.Role]
+	if !ok {
+		return nil
+	}
+	source := "the request"
+	switch {
+	case out.Launch != nil:
+		source = fmt.Sprintf("agent %s of run %s", out.Launch.Requested, out.Launch.RunID)
+	case out.PersonaPath != "":
+		source = "persona " + out.PersonaPath
+	}
+	refuse := func(field, value string, by Origin, allowed []string) error {
+		what := field + " " + value
+		switch {
+		case value == "":
+			what = "no " + field
+		case by == FromFlag:
+			what += " of the request"
+		default:
+			what += " of its definition"
+		}
+		return precondition("modelPolicy: %s: %s is not what role %s may run on: %s; nothing was launched", source, what, out.Role, strings.Join(allowed, ", "))
+	}
+	switch {
+	case !slices.Contains(rule.Models, out.Model):
+		return refuse("model", out.Model, out.ModelBy, rule.Models)
+	case rule.Variants != nil && !slices.Contains(rule.Variants, out.Variant):
+		return refuse("variant", out.Variant, out.VariantBy, rule.Variants)
+	case len(out.LaunchOptions) > 0:
+		return precondition("modelPolicy: %s: role %s has a policy, so no launch options may be given; nothing was launched", source, out.Role)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cotal-ai/cotal-host/host/config"
 	"github.com/cotal-ai/cotal-host/host/persona"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -337,7 +338,50 @@ func TestTheRoleManagerNeedsTheRightToSpawn(t *testing.T) {
 	}
 }
 
-// proves: MAN-6, MAN-10
+// The policy is held against what comes out, and a refusal says where that came from.
+//
+// proves: MODEL-1, MODEL-4
+func TestModelPolicy(t *testing.T) {
+	policy := map[string]config.ModelRule{"reviewer": {Models: []string{"p/a", "p/b"}}, "tester": {Models: []string{"p/a"}, Variants: []string{"low", "high"}}}
+	p := func(role, model, variant string) *persona.Persona {
+		return &persona.Persona{Path: "/w/p.md", Name: "rev", Role: role, Model: model, Variant: variant}
+	}
+	for name, tc := range map[string]struct {
+		args wire.SpawnArgs
+		p    *persona.Persona
+		want string
+	}{
+		"a role without a rule":                    {wire.SpawnArgs{Name: "r"}, p("writer", "", ""), ""},
+		"no role":                                  {wire.SpawnArgs{Name: "r", LaunchOptions: map[string]any{"a": 1}}, p("", "", ""), ""},
+		"a model that is listed":                   {wire.SpawnArgs{Name: "r"}, p("reviewer", "p/b", "any"), ""},
+		"one that is not, of the persona":          {wire.SpawnArgs{Name: "r"}, p("reviewer", "p/old", ""), "persona /w/p.md: model p/old of its definition is not what role reviewer may run on: p/a, p/b; nothing was launched"},
+		"one that is not, of the request":          {wire.SpawnArgs{Name: "r", Model: ptr("p/x")}, p("reviewer", "p/a", ""), "model p/x of the request"},
+		"no model":                                 {wire.SpawnArgs{Name: "r"}, p("reviewer", "", ""), "persona /w/p.md: no model is not"},
+		"the request makes it a listed one":        {wire.SpawnArgs{Name: "r", Model: ptr("p/a")}, p("reviewer", "p/old", ""), ""},
+		"the request gives it a role with a rule":  {wire.SpawnArgs{Name: "r", Role: "reviewer"}, p("writer", "p/x", ""), "role reviewer"},
+		"a part of an id is not the id":            {wire.SpawnArgs{Name: "r"}, p("reviewer", "p/", ""), "model p/ of its definition"},
+		"a variant that is listed":                 {wire.SpawnArgs{Name: "r"}, p("tester", "p/a", "high"), ""},
+		"one that is not":                          {wire.SpawnArgs{Name: "r", Variant: ptr("max")}, p("tester", "p/a", "high"), "variant max of the request is not what role tester may run on: low, high"},
+		"no variant where there is a list of them": {wire.SpawnArgs{Name: "r"}, p("tester", "p/a", ""), "no variant is not"},
+		"launch options could say another one":     {wire.SpawnArgs{Name: "r", LaunchOptions: map[string]any{"a": 1}}, p("reviewer", "p/a", ""), "no launch options may be given"},
+		"a program without persona":                {wire.SpawnArgs{Name: "r", Role: "reviewer"}, nil, "the request: no model"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := Resolve(tc.args, tc.p, Defaults{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused(t, out.CheckModels(policy), wire.CodeFailedPrecondition, tc.want)
+		})
+	}
+	out, err := ResolveLaunch("run1", wire.LaunchAgent{Name: "rev", Agent: "a", Role: "reviewer", Model: "p/x", Hash: "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused(t, out.CheckModels(policy), wire.CodeFailedPrecondition, "agent rev of run run1: model p/x of its definition")
+}
+
+// proves: MAN-10, MAN-12
 func TestASpecIsItsOwnAuthority(t *testing.T) {
 	a := wire.LaunchAgent{
 		Name: "rev", Agent: "opencode", Role: "reviewer", Model: "m", Variant: "v", LaunchOptions: map[string]any{"k": "v"}, Body: " text \n", Prompt: "go",

@@ -85,6 +85,7 @@ const (
 type Profile struct {
 	Persona     string // reference; empty without a persona
 	PersonaPath string // absolute; empty without a persona
+	Digest      string // of the persona's file; empty without one
 	Body        string // persona text
 
 	Alias   string // the name to start from
@@ -146,7 +147,7 @@ func Resolve(args wire.SpawnArgs, p *persona.Persona, d Defaults) (Profile, erro
 		p = &persona.Persona{}
 	}
 	out := Profile{
-		Persona: p.Ref, PersonaPath: p.Path, Body: p.Body,
+		Persona: p.Ref, PersonaPath: p.Path, Digest: p.Digest, Body: p.Body,
 		Role: first(args.Role, p.Role), Cwd: first(args.Cwd, p.Cwd),
 		Prompt: value(args.Prompt), Resume: value(args.Resume), Events: args.Events,
 		Subscribe: override(args.Subscribe, p.Subscribe), AllowPublish: override(args.AllowPublish, p.AllowPublish),
@@ -354,6 +355,7 @@ type Form struct {
 	Version        int            `json:"version"`
 	Persona        string         `json:"persona,omitempty"`
 	PersonaPath    string         `json:"personaPath,omitempty"`
+	PersonaDigest  string         `json:"personaDigest,omitempty"` // of its file; another one later means that it changed
 	Agent          string         `json:"agent"`
 	Runtime        string         `json:"runtime,omitempty"`
 	Role           string         `json:"role,omitempty"`
@@ -383,7 +385,7 @@ const FormVersion = 1
 // FormOf returns the launch form of a profile as JSON. cwd is the resolved directory.
 func FormOf(p Profile, runtime, cwd string, f sdk.ConnectorFacts) (json.RawMessage, error) {
 	form := Form{
-		Version: FormVersion, Persona: p.Persona, PersonaPath: p.PersonaPath, Agent: p.Agent, Runtime: runtime,
+		Version: FormVersion, Persona: p.Persona, PersonaPath: p.PersonaPath, PersonaDigest: p.Digest, Agent: p.Agent, Runtime: runtime,
 		Role: p.Role, Model: p.Model, Variant: p.Variant, Resume: p.Resume, Cwd: cwd, Rows: p.Rows, Cols: p.Cols,
 		Launch: p.Launch, EventsNotice: p.EventsNotice, ReadyBy: f.ReadyBy,
 		Subscribe: p.Subscribe, AllowSubscribe: p.AllowSubscribe, AllowPublish: p.AllowPublish, Capabilities: p.Capabilities, EventsOn: p.EventsOn,

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"unicode/utf8"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
 // MaxSize bounds an agent file, in bytes.
@@ -82,6 +84,7 @@ type Persona struct {
 	LaunchOptions  map[string]any    // JSON values
 	Meta           map[string]string // every other scalar key, verbatim
 	Body           string            // trimmed
+	Digest         string            // sha256:<hex> of the file as it was read
 	Warnings       []string          // for the person who wrote it: keys that look misspelt
 }
 
@@ -239,7 +242,7 @@ func read(path, real, ref string) (Persona, error) {
 	if err != nil {
 		return Persona{}, err
 	}
-	p.Ref = ref
+	p.Ref, p.Digest = ref, wire.Digest(raw)
 	return p, nil
 }
 

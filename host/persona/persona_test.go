@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
 func workspace(t testing.TB, files map[string]string) string {
@@ -76,6 +78,10 @@ func TestEveryFieldIsRead(t *testing.T) {
 		Meta: map[string]string{"team": "blue", "port": "0x1F"},
 		Body: "You review.\n\n--- not a border",
 	}
+	if got.Digest != wire.Digest([]byte(full)) {
+		t.Errorf("digest %s", got.Digest)
+	}
+	got.Digest = ""
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}

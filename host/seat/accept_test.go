@@ -138,7 +138,7 @@ func (w *world) launch(id string, args wire.LaunchArgs) (wire.Acceptance, error)
 // An agent of a run is launched from its spec alone, under the name the spec gives it; the end of its goal says
 // which entry of which run it was.
 //
-// proves: MAN-1, MAN-2, MAN-3, MAN-5, MAN-8, MAN-9
+// proves: MAN-3, MAN-5, MAN-8, MAN-9, MAN-12, SPAWN-22
 func TestLaunchIsASpawnFromASpec(t *testing.T) {
 	w := newWorld(t)
 	agent := map[string]any{
@@ -171,6 +171,7 @@ func TestLaunchIsASpawnFromASpec(t *testing.T) {
 		{"a capability that nobody gives", wire.LaunchArgs{RunID: "run1", Name: "rev", Spec: launchSpec("run1", "main", with("capabilities", []string{"admin"}))}, wire.CodeBadRequest, "agents.0.capabilities.0"},
 		{"a pattern for a channel", wire.LaunchArgs{RunID: "run1", Name: "rev", Spec: launchSpec("run1", "main", with("allowPublish", []string{"a.>"}))}, wire.CodeBadRequest, "agents.0.allowPublish.0"},
 		{"a channel that may not be read", wire.LaunchArgs{RunID: "run1", Name: "rev", Spec: launchSpec("run1", "main", with("subscribe", []string{"c"}))}, wire.CodeBadRequest, "agents.0.subscribe.0"},
+		{"a session to fork from", wire.LaunchArgs{RunID: "run1", Name: "rev", Spec: launchSpec("run1", "main", with("resume", "s"))}, wire.CodeBadRequest, "agents.0.resume is not a member"},
 		{"a member nobody knows", wire.LaunchArgs{RunID: "run1", Name: "rev", Spec: launchSpec("run1", "main", with("identity", "x"))}, wire.CodeBadRequest, "agents.0.identity is not a member"},
 		{"the role manager without the right to spawn", wire.LaunchArgs{RunID: "run1", Name: "rev", Spec: launchSpec("run1", "main", with("role", "manager"))}, wire.CodeFailedPrecondition, "needs the capability spawn"},
 		{"a connector nobody has", wire.LaunchArgs{RunID: "run1", Name: "rev", Spec: launchSpec("run1", "main", with("agent", "nope"))}, wire.CodeNotFound, "the connector comes from the launch spec"},

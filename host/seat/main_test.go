@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/cotal-ai/cotal-host/connectors/command"
+	"github.com/cotal-ai/cotal-host/host/authz"
 	"github.com/cotal-ai/cotal-host/host/goal"
 	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/host/seat"
@@ -61,8 +62,9 @@ type world struct {
 	set         *seat.Set
 	events      *events
 	caller      wire.Caller
+	policy      authz.Policy
 	max         int
-	roster      *roster
+	roster      seat.Roster
 	viewWait    time.Duration
 	exitPoll    time.Duration
 	restartWait time.Duration
@@ -200,7 +202,7 @@ func (w *world) boot() []seat.Verdict {
 	}
 	w.goals = goal.NewStore(w.journal, w.events.publish)
 	cfg := seat.Config{
-		InstanceID: w.instanceID, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: w.seatRoot, EndedDir: filepath.Join(w.dir, "ended"), MaxSeats: w.max,
+		InstanceID: w.instanceID, Policy: w.policy, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: w.seatRoot, EndedDir: filepath.Join(w.dir, "ended"), MaxSeats: w.max,
 		Journal: w.journal, Goals: w.goals, Plugins: w.plugins, Agent: "command", Health: 50 * time.Millisecond,
 		Log:      hclog.New(&hclog.LoggerOptions{Output: testWriter{w.t}, Level: hclog.Debug}),
 		ViewWait: w.viewWait, ExitPoll: w.exitPoll, RestartWait: cmp.Or(w.restartWait, 10*time.Millisecond),

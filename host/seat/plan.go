@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/cotal-ai/cotal-host/host/authz"
+	"github.com/cotal-ai/cotal-host/host/config"
 	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/host/launch"
 	"github.com/cotal-ai/cotal-host/host/persona"
@@ -24,6 +25,7 @@ import (
 // plan is a launch that passed every check which needs no effect.
 type plan struct {
 	profile  launch.Profile
+	owner    string // the new seat's
 	runtime  string
 	facts    sdk.ConnectorFacts
 	binaries map[string]string
@@ -112,6 +114,18 @@ func (s *Set) plan(ctx context.Context, o order) (*plan, error) {
 	if err := profile.CheckFeatures(info); err != nil {
 		return nil, refusal(err)
 	}
+	// Read for every spawn: what the operator changes counts from the next one on.
+	settings, err := config.Load(s.cfg.Root)
+	if err != nil {
+		return nil, wire.Refuse(wire.CodeFailedPrecondition, "the configuration of this host cannot be read, so it is not known what may be launched: %v", err)
+	}
+	if err := profile.CheckModels(settings.ModelPolicy); err != nil {
+		return nil, refusal(err)
+	}
+	owner, refused := authz.SpawnOwner(s.cfg.Policy.Kind(), o.caller)
+	if refused != nil {
+		return nil, refused
+	}
 	on, notice, refused := authz.Events(s.cfg.Policy.Kind(), admin, profile.Events, false, info.Connector.EventChannel)
 	if refused != nil {
 		return nil, refused
@@ -124,6 +138,7 @@ func (s *Set) plan(ctx context.Context, o order) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	pl.owner = owner
 	pl.restart = restartPolicy(args.Supervise, info.Connector)
 	return pl, nil
 }
@@ -309,10 +324,14 @@ func (m *minting) release() { launch.ReleasePorts(m.ports) }
 // seatEnv is the environment a connector builds on.
 func (a *actor) seatEnv(p *plan) []string {
 	row := a.snapshot().Row
+	publish := p.profile.AllowPublish
+	if p.profile.EventsOn { // its own event channel, which has a name from now on
+		publish = append(publish[:len(publish):len(publish)], "events."+row.Principal)
+	}
 	return launch.MergeEnv(p.env, launch.SeatEnv(launch.SeatVars{
 		Space: a.set.cfg.Space, Name: row.Alias, Role: row.Role, ID: row.Principal, LifecycleUID: row.UID,
 		InstanceID: a.set.cfg.InstanceID, AgentFile: row.Persona, Model: row.Model, Variant: row.Variant,
-		Subscribe: p.profile.Subscribe, AllowSubscribe: p.profile.AllowSubscribe, AllowPublish: p.profile.AllowPublish,
+		Subscribe: p.profile.Subscribe, AllowSubscribe: p.profile.AllowSubscribe, AllowPublish: publish,
 		Capabilities: p.profile.Capabilities, Events: p.profile.EventsOn, WorkspaceRoot: a.set.cfg.Root,
 	}))
 }

@@ -115,14 +115,14 @@ func (s *Set) reserve(key goal.Key, fingerprint string, p *plan, m *minting) (a 
 		return nil, acc, false, wire.Refuse(wire.CodeBadRequest, "%v", err)
 	}
 	row := journal.SeatRow{
-		SeatID: m.seatID, UID: m.uid, Alias: alias, Principal: wire.OwnerLocal + "." + m.actor, Nonce: m.nonce,
+		SeatID: m.seatID, UID: m.uid, Alias: alias, Principal: p.owner + "." + m.actor, Nonce: m.nonce,
 		RequestID: string(key), Fingerprint: fingerprint, Persona: p.profile.PersonaPath, Agent: p.profile.Agent,
 		Runtime: p.runtime, Role: p.profile.Role, Model: p.profile.Model, Variant: p.profile.Variant, Cwd: p.cwd,
 		Grace: p.grace, ReadinessMs: p.window, ReadyBy: string(p.facts.ReadyBy), Form: p.form, Restart: p.restart, State: journal.StateIntent, Created: now, Fence: s.cfg.Epoch,
 	}
 	_, id, _ := key.Split()
 	acc = wire.Acceptance{
-		Name: alias, Owner: wire.OwnerLocal, Actor: m.actor, UID: m.uid, GoalID: id, Fingerprint: fingerprint,
+		Name: alias, Owner: p.owner, Actor: m.actor, UID: m.uid, GoalID: id, Fingerprint: fingerprint,
 		ReadinessDeadlineMs: readyWindow(row).Milliseconds(),
 		Executor:            wire.Executor{LifecycleUID: s.cfg.InstanceID, Epoch: s.cfg.Epoch},
 		Warnings:            p.warnings,

@@ -285,6 +285,8 @@ func (a *actor) build(ctx context.Context, row journal.SeatRow, p *plan, m *mint
 	if !filepath.IsAbs(spec.Path) {
 		return spec, fmt.Errorf("connector %s gave the program path %q, which is not absolute", row.Agent, spec.Path)
 	}
+	// Whose seat it is stands in its environment whatever the connector made of that.
+	spec.Env = sdk.SetEnv(spec.Env, "COTAL_MANAGER_INSTANCE="+a.set.cfg.InstanceID)
 	if spec.Probe != nil && !loopback(spec.Probe.Addr) {
 		return spec, fmt.Errorf("connector %s gave the probe address %q, which is not a loopback address with a port", row.Agent, spec.Probe.Addr)
 	}
