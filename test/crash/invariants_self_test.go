@@ -44,6 +44,17 @@ func TestInvariantsSeeWhatBreaksThem(t *testing.T) {
 		"a seat that runs with another process": {want: invSeen, census: census{rows: []wire.AgentRow{running}}, before: func(_ *testing.T, w *world) {
 			w.promised = []promise{{name: "worker", uid: "u", row: wire.AgentRow{PID: 5}}}
 		}},
+		"a goal that was accepted and is on no mesh": {want: invMesh, before: func(_ *testing.T, w *world) { w.accepted["g"] = wire.Acceptance{UID: "u"} }},
+		"a goal whose record does not say its end": {
+			want: invMesh, census: census{goals: map[string]recorded{"g": {accepted: true, status: "running", terminal: "failed"}}},
+			before: func(_ *testing.T, w *world) { w.accepted["g"] = wire.Acceptance{UID: "u"} },
+		},
+		"a goal that is over and in the index": {
+			want:   invMesh,
+			census: census{goals: map[string]recorded{"g": {accepted: true, status: "failed", terminal: "failed"}}, index: []string{"g"}},
+			before: func(_ *testing.T, w *world) { w.accepted["g"] = wire.Acceptance{UID: "u"} },
+		},
+		"a goal in the index that nobody was told was accepted": {want: invMesh, census: census{index: []string{"h"}}},
 		"an empty record": {want: invState, before: func(t *testing.T, w *world) { put(t, filepath.Join(w.SeatRoot, id, "seat.json"), "") }},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package crash
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -27,6 +29,7 @@ const (
 	invNonce  = "no process with our nonce outside a listed seat"
 	invSecret = "no secret without a live seat"
 	invGoal   = "one terminal per goal"
+	invMesh   = "an accepted goal is on the mesh, with its one end and then out of the index"
 	invSeen   = "what a client saw succeed is still so"
 	invState  = "no state file is empty or torn"
 	invSteady = "steady state within 5 s of the restart"
@@ -43,6 +46,15 @@ type census struct {
 	nonces map[int]string    // by pid
 	seatOf map[string]string // custody id by nonce
 	dirs   []string          // below the seat root
+	goals  map[string]recorded
+	index  []string // goals that the index of the mesh names
+}
+
+// recorded is what the broker has of a goal of this world's client.
+type recorded struct {
+	accepted bool   // it has a record
+	status   string // state of the record
+	terminal string // state of the result fact; empty: it has none
 }
 
 func (w *world) census() census {
@@ -53,6 +65,7 @@ func (w *world) census() census {
 			c.live[r.SeatID] = r
 		}
 	}
+	c.goals, c.index = w.goalsOnMesh()
 	for _, p := range c.procs {
 		nonce := nonceOf(p.PID)
 		if nonce == "" {
@@ -78,6 +91,56 @@ func (w *world) census() census {
 		}
 	}
 	return c
+}
+
+// goalsOnMesh reads what the broker itself has of the goals of this world's client. That it cannot be read
+// right now shows as goals without record.
+func (w *world) goalsOnMesh() (goals map[string]recorded, index []string) {
+	goals = map[string]recorded{}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	e := w.Endpoint()
+	b, err := bus.Connect(ctx, bus.Config{URL: e.URL, TokenFile: e.TokenFile, Name: "census"})
+	if err != nil {
+		return goals, nil
+	}
+	defer b.Close()
+	// Every store counts as known: a census makes nothing.
+	r, err := b.Records(ctx, e.Space, func(string) bool { return true }, func(string) error { return nil })
+	if err != nil {
+		return goals, nil
+	}
+	ref := func(id string) wire.GoalRef {
+		return wire.GoalRef{Endpoint: wire.EndpointManager, Caller: w.caller, ID: id}
+	}
+	entries, err := r.Scan(ctx, wire.KindGoalIndex+"."+wire.EndpointManager)
+	if err != nil {
+		return goals, nil
+	}
+	for _, e := range entries {
+		if g, ok := wire.GoalRefOf(e.Key); ok && g.Caller == w.caller {
+			index = append(index, g.ID)
+		}
+	}
+	for id := range w.accepted {
+		var g recorded
+		if e, err := r.Get(ctx, ref(id).Key().Spec()); err == nil {
+			_, err := wire.DecodeGoalSpec(ref(id), e.Value)
+			g.accepted = err == nil
+		}
+		if e, err := r.Get(ctx, ref(id).Key().Status()); err == nil {
+			if st, err := wire.DecodeGoalStatus(e.Value); err == nil {
+				g.status = st.State
+			}
+		}
+		if p, err := r.GetFact(ctx, ref(id).Result(e.Space)); err == nil {
+			if f, err := wire.DecodeGoalResult(id, p); err == nil {
+				g.terminal = f.State
+			}
+		}
+		goals[id] = g
+	}
+	return goals, index
 }
 
 func nonceOf(pid int) string {
@@ -197,6 +260,25 @@ var invariants = []struct {
 			}
 			if reply.Result.State != seen.State || !bytes.Equal(reply.Result.Data, seen.Data) {
 				return fmt.Sprintf("goal %s ended %s %s and then %s %s", id, seen.State, seen.Data, reply.Result.State, reply.Result.Data)
+			}
+		}
+		return ""
+	}},
+	{invMesh, func(w *world, c census) string {
+		for id, acc := range w.accepted {
+			g, seen := c.goals[id], w.goals[id].State
+			switch {
+			case !g.accepted:
+				return fmt.Sprintf("goal %s was accepted as %s, and has no record: %+v", id, acc.UID, g)
+			case seen != "" && g.terminal != seen:
+				return fmt.Sprintf("goal %s ended %s for its client, and %q stands on the mesh", id, seen, g.terminal)
+			case g.terminal != "" && g.status != g.terminal:
+				return fmt.Sprintf("goal %s ended %s, and its record says %s", id, g.terminal, g.status)
+			}
+		}
+		for _, id := range c.index {
+			if g := c.goals[id]; g.terminal != "" || w.goals[id].State != "" || w.accepted[id].UID == "" {
+				return fmt.Sprintf("the index names goal %s, which nobody waits for any more: %+v", id, g)
 			}
 		}
 		return ""

@@ -39,6 +39,7 @@ type world struct {
 
 	boot     time.Duration // what a boot took with nothing wrong
 	promised []promise
+	accepted map[string]wire.Acceptance // by goal id
 	goals    map[string]wire.GoalResult // the terminals that a client saw
 }
 
@@ -56,7 +57,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{
-		World: harness.New(t), t: t, caller: caller, goals: map[string]wire.GoalResult{}, wait: harness.DefaultWait,
+		World: harness.New(t), t: t, caller: caller, accepted: map[string]wire.Acceptance{}, goals: map[string]wire.GoalResult{}, wait: harness.DefaultWait,
 		active: func() bool { return false }, mayDie: func(string) bool { return false },
 	}
 	t.Cleanup(w.hangUp)
@@ -261,6 +262,7 @@ func (w *world) spawnOnce(name, script string) bool {
 		}
 		w.t.Fatalf("spawn %s: %v", name, err)
 	}
+	w.accepted[spawn.ID] = acc
 	result := w.terminal(spawn.ID)
 	var again wire.Acceptance
 	if err := w.call(spawn, &again); err != nil {
