@@ -84,7 +84,7 @@ func (w *world) persona(name, script string) {
 }
 
 // withRoster boots the host again with a view of the mesh.
-func (w *world) withRoster(r *roster) {
+func (w *world) withRoster(r seat.Roster) {
 	w.t.Helper()
 	w.crash()
 	w.roster = r
