@@ -65,7 +65,8 @@ type host struct {
 	id    string
 	epoch uint64
 	path  string
-	fence error // what the fence says
+	fence error  // what the fence says
+	told  func() // called when followers are told of an end
 
 	mu      sync.Mutex
 	events  []wire.GoalProgress
@@ -121,6 +122,9 @@ func (h *host) publish(_ wire.Caller, _ string, p wire.GoalProgress) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.events = append(h.events, p)
+	if h.told != nil && p.Phase == wire.PhaseTerminal {
+		h.told()
+	}
 }
 
 func (h *host) crash() {
