@@ -23,8 +23,10 @@ type Roster struct {
 
 	mu      sync.Mutex
 	st      rosterState
-	rows    []wire.Presence // as list made them; nil when they have to be made anew
-	times   map[string]seen
+	shown   listing
+	dirty   bool          // the listing has to be made anew
+	beats   bool          // it differs by heartbeats only, which can wait for beatLag
+	listed  time.Time     // when it was made
 	state   string        // that was last announced
 	changed chan struct{} // closed by the next change
 	ready   chan struct{} // closed when the view is populated
@@ -47,17 +49,17 @@ type View struct {
 	// At is when the server last said something about presence, by the clock of this process.
 	At time.Time
 
-	times map[string]seen
+	shown listing
 }
 
 // Row returns the record of a principal (dot form), and whether the view has one.
 func (v View) Row(principal string) (wire.Presence, bool) {
-	if v.times != nil {
-		t, ok := v.times[principal]
+	if v.shown.index != nil {
+		i, ok := v.shown.index[principal]
 		if !ok {
 			return wire.Presence{}, false
 		}
-		return v.Rows[t.index], true
+		return v.shown.rows[i], true
 	}
 	i := slices.IndexFunc(v.Rows, func(p wire.Presence) bool { return p.Card.ID == principal })
 	if i < 0 {
@@ -67,7 +69,15 @@ func (v View) Row(principal string) (wire.Presence, bool) {
 }
 
 // SeenAt is when the record of a principal was last renewed, by the clock of this process; zero without one.
-func (v View) SeenAt(principal string) time.Time { return v.times[principal].beat }
+func (v View) SeenAt(principal string) time.Time { return v.seen(principal).beat }
+
+func (v View) seen(principal string) seen {
+	i, ok := v.shown.index[principal]
+	if !ok {
+		return seen{}
+	}
+	return v.shown.times[i]
+}
 
 // OfflineSince is since when a principal is gone; zero when it is there, was never seen, or when the view is
 // not current.
@@ -75,7 +85,7 @@ func (v View) OfflineSince(principal string) time.Time {
 	if v.State != ViewCurrent {
 		return time.Time{}
 	}
-	return v.times[principal].offline
+	return v.seen(principal).offline
 }
 
 type rosterOptions struct {
@@ -126,7 +136,11 @@ func newRoster(opts ...RosterOption) *Roster {
 	return r
 }
 
-// View returns what is known now. It is cheap, and answers at once whatever the server does.
+// beatLag is how late a view may show a heartbeat that says nothing new: a large space has hundreds a second.
+const beatLag = wire.PresenceHeartbeat / 8
+
+// View returns what is known now. It is cheap, and answers at once whatever the server does. Heartbeats that say
+// nothing new are in it a quarter of a second later at most.
 func (r *Roster) View() View {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,10 +148,10 @@ func (r *Roster) View() View {
 	if r.st.due(now) {
 		r.advance(now, false)
 	}
-	if r.rows == nil {
-		r.rows, r.times = r.st.list()
+	if r.dirty || r.beats && now.Sub(r.listed) >= beatLag {
+		r.shown, r.dirty, r.beats, r.listed = r.st.list(r.shown), false, false, now
 	}
-	return View{Rows: r.rows, State: r.st.state(now), At: r.st.heard, times: r.times}
+	return View{Rows: r.shown.rows, State: r.st.state(now), At: r.st.heard, shown: r.shown}
 }
 
 // Changed returns a channel that is closed when next somebody comes, goes or changes more than its heartbeat,
@@ -168,11 +182,13 @@ func (r *Roster) Ready(ctx context.Context) error {
 }
 
 // Await waits until match accepts a row, and returns it. Rows that are in the view already count; those who
-// are gone are shown too, as StatusOffline. match is called again for every row after every change, and must
-// not call the roster.
+// are gone are shown too, as StatusOffline. match is called for every row, again after every change and for
+// heartbeats that say nothing new a few times a second; it must not call the roster.
 //
 // Errors: ctx's, ErrClosed.
 func (r *Roster) Await(ctx context.Context, match func(wire.Presence) bool) (wire.Presence, error) {
+	beats := time.NewTicker(beatLag)
+	defer beats.Stop()
 	for {
 		changed := r.Changed() // before the look: what comes in between is not lost
 		for _, p := range r.View().Rows {
@@ -182,6 +198,7 @@ func (r *Roster) Await(ctx context.Context, match func(wire.Presence) bool) (wir
 		}
 		select {
 		case <-changed:
+		case <-beats.C:
 		case <-r.stop:
 			return wire.Presence{}, fmt.Errorf("await presence: %w", ErrClosed)
 		case <-ctx.Done():
@@ -241,9 +258,7 @@ func (r *Roster) advance(now time.Time, changed bool) {
 	if (st != r.state || r.st.due(now)) && r.st.tick(now) {
 		changed = true
 	}
-	if changed {
-		r.rows = nil
-	}
+	r.dirty = r.dirty || changed
 	if st != r.state {
 		r.state, changed = st, true
 	}
@@ -310,7 +325,7 @@ func (r *Roster) record(key string, deleted bool, value []byte, age time.Duratio
 		changed = r.st.remove(key, now)
 	} else {
 		changed = r.st.put(key, p, age, now)
-		r.rows = nil // the heartbeat is in the row too
+		r.beats = true
 	}
 	r.advance(now, changed)
 }

@@ -161,30 +161,51 @@ func (s *rosterState) tick(now time.Time) bool {
 // due reports whether tick could change anything.
 func (s *rosterState) due(now time.Time) bool { return !s.next.IsZero() && !now.Before(s.next) }
 
-// list returns the rows by name and id, those that are gone as offline, and the times of each.
-func (s *rosterState) list() ([]wire.Presence, map[string]seen) {
-	rows := make([]wire.Presence, 0, len(s.rows))
-	times := make(map[string]seen, len(s.rows))
-	for key, row := range s.rows {
+// listing is the rows as they are shown. It is never changed: what changes is made anew.
+type listing struct {
+	rows  []wire.Presence
+	times []seen
+	index map[string]int // principal -> row
+}
+
+type seen struct{ beat, offline time.Time }
+
+// list returns the rows by name and id, those that are gone as offline. prev is the listing before, whose order
+// is kept while nobody came, went or changed a name: heartbeats come all the time, and a space may be large.
+func (s *rosterState) list(prev listing) listing {
+	l := listing{rows: make([]wire.Presence, 0, len(s.rows)), times: make([]seen, 0, len(s.rows)), index: prev.index}
+	add := func(row *rosterRow) {
 		p := row.p
 		if !row.offline.IsZero() {
 			p.Status, p.StatusSince = wire.StatusOffline, 0
 		}
-		rows = append(rows, p)
-		times[key] = seen{beat: row.beat, offline: row.offline}
+		l.rows = append(l.rows, p)
+		l.times = append(l.times, seen{row.beat, row.offline})
 	}
-	slices.SortFunc(rows, func(a, b wire.Presence) int {
-		return cmp.Or(cmp.Compare(a.Card.Name, b.Card.Name), cmp.Compare(a.Card.ID, b.Card.ID))
+	if len(prev.rows) == len(s.rows) && prev.index != nil {
+		for i := range prev.rows {
+			row := s.rows[prev.rows[i].Card.ID]
+			if row == nil || row.p.Card.Name != prev.rows[i].Card.Name {
+				break
+			}
+			add(row)
+		}
+		if len(l.rows) == len(s.rows) {
+			return l
+		}
+		l.rows, l.times = l.rows[:0], l.times[:0]
+	}
+	all := make([]*rosterRow, 0, len(s.rows))
+	for _, row := range s.rows {
+		all = append(all, row)
+	}
+	slices.SortFunc(all, func(a, b *rosterRow) int {
+		return cmp.Or(cmp.Compare(a.p.Card.Name, b.p.Card.Name), cmp.Compare(a.p.Card.ID, b.p.Card.ID))
 	})
-	for i := range rows {
-		t := times[rows[i].Card.ID]
-		t.index = i
-		times[rows[i].Card.ID] = t
+	l.index = make(map[string]int, len(all))
+	for i, row := range all {
+		add(row)
+		l.index[row.p.Card.ID] = i
 	}
-	return rows, times
-}
-
-type seen struct {
-	beat, offline time.Time
-	index         int
+	return l
 }

@@ -87,7 +87,7 @@ func TestWhatAViewMayConclude(t *testing.T) {
 			}
 			now := zero.Add(tc.at)
 			s.tick(now)
-			rows, _ := s.list()
+			rows := s.list(listing{}).rows
 			got := ""
 			if len(rows) > 0 {
 				got = rows[0].Status
@@ -110,7 +110,7 @@ func TestAViewForgetsWhoIsLongGone(t *testing.T) {
 	}
 	s.put("local.z", someone("z", "idle"), 0, now)
 	s.tick(now)
-	rows, _ := s.list()
+	rows := s.list(listing{}).rows
 	if len(rows) != keepOffline+1 || rows[0].Card.Name != "a0050" || rows[len(rows)-1].Card.Name != "z" {
 		t.Errorf("%d rows from %s to %s", len(rows), rows[0].Card.Name, rows[len(rows)-1].Card.Name)
 	}
@@ -198,6 +198,17 @@ func TestAHeartbeatAloneWakesNobody(t *testing.T) {
 		default:
 			t.Error("a change woke nobody")
 		}
+		// Whoever awaits a heartbeat gets it all the same.
+		after := time.Now().UnixMilli()
+		go func() {
+			time.Sleep(wire.PresenceHeartbeat)
+			p.TS = time.Now().UnixMilli()
+			r.say(t, p)
+		}()
+		got, err := r.Await(t.Context(), func(p wire.Presence) bool { return p.TS > after })
+		if err != nil || time.Now().UnixMilli()-got.TS > 2*beatLag.Milliseconds() {
+			t.Errorf("awaiting a heartbeat: %+v after %s, %v", got, time.Duration(time.Now().UnixMilli()-after)*time.Millisecond, err)
+		}
 	})
 }
 
@@ -239,5 +250,53 @@ func TestASettlingViewIsCurrentAfterOneWindow(t *testing.T) {
 			t.Errorf("current after %s", d)
 		}
 		time.Sleep(10 * time.Second)
+	})
+}
+
+// Views are handed out and kept by others: a later one must not write into an earlier one, in whatever way it is
+// made.
+func TestAViewStaysAsItWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := bubble(t)
+		for _, name := range []string{"c", "a", "b"} {
+			r.say(t, someone(name, "idle"))
+		}
+		names := func(v View) (all string) {
+			for _, p := range v.Rows {
+				all += p.Card.Name + ":" + p.Status + " "
+				if row, ok := v.Row(p.Card.ID); !ok || row.Card.Name != p.Card.Name {
+					t.Errorf("row of %s: %+v", p.Card.ID, row)
+				}
+			}
+			return all
+		}
+		first := r.View()
+		r.say(t, someone("b", "working")) // a change in place
+		second := r.View()
+		renamed := someone("b", "working")
+		renamed.Card.Name = "z"
+		r.say(t, renamed) // another order
+		third := r.View()
+		r.say(t, someone("d", "idle")) // one more
+		fourth := r.View()
+		r.record("local.a", true, nil, 0)
+		fifth := r.View()
+		for i, c := range []struct {
+			v    View
+			want string
+		}{
+			{first, "a:idle b:idle c:idle "},
+			{second, "a:idle b:working c:idle "},
+			{third, "a:idle c:idle z:working "},
+			{fourth, "a:idle c:idle d:idle z:working "},
+			{fifth, "a:offline c:idle d:idle z:working "},
+		} {
+			if got := names(c.v); got != c.want {
+				t.Errorf("view %d: %s, want %s", i+1, got, c.want)
+			}
+		}
+		if _, ok := fifth.Row("local.nobody"); ok || !fifth.SeenAt("local.nobody").IsZero() {
+			t.Error("somebody is there who is not")
+		}
 	})
 }
