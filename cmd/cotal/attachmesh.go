@@ -67,7 +67,7 @@ func (a *app) attachMesh(ctx context.Context, con *console, ref string, opt atta
 	switch {
 	case sig != nil:
 		return cli.Fail(cli.Interrupted, "detached by signal (%s); %s goes on running", sig, row.Name)
-	case err != nil && (!o.attached.Load() || codeOfRefusal(err) != wire.CodeExpired):
+	case err != nil && (!o.attached.Load() || codeOfRefusal(err) != wire.CodeExpired && codeOfRefusal(err) != wire.CodeFailedPrecondition):
 		return o.explain(err)
 	case err == nil && reason == "":
 		fmt.Fprintf(a.errw, "detached from %s; it goes on running. Attach again: cotal attach %s   end it: cotal stop %s\n", row.Name, row.Name, row.Name)

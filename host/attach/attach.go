@@ -332,17 +332,23 @@ func (s *Sessions) grant(ctx context.Context, caller wire.Caller, target wire.Ta
 	return x, nil
 }
 
-// succeed ends the session that its holder comes back from, and reports whether there was one.
-func (s *Sessions) succeed(caller wire.Caller, target wire.Target, replaces string) bool {
-	s.mu.Lock()
-	x := s.open[replaces]
-	s.mu.Unlock()
-	if x == nil || x.grant.Holder.ID != caller.Principal() || x.grant.Holder.LifecycleUID != caller.UID || x.target != target {
+// succeed ends the session that its holder comes back from, and any offer in its stead whose answer was lost on
+// the way. It reports whether there was one.
+func (s *Sessions) succeed(caller wire.Caller, target wire.Target, replaces string) (was bool) {
+	if replaces == "" {
 		return false
 	}
-	x.happen(evSucceed)
-	<-x.done
-	return true
+	for _, x := range s.all() {
+		if x.grant.Holder.ID != caller.Principal() || x.grant.Holder.LifecycleUID != caller.UID || x.target != target {
+			continue
+		}
+		if x.id == replaces || x.replaces == replaces {
+			was = true
+			x.happen(evSucceed)
+			<-x.done
+		}
+	}
+	return was
 }
 
 // same refuses when the life has another custody, or none, than when it was looked at first.
@@ -418,6 +424,7 @@ func (s *Sessions) establish(ctx context.Context, rails Rails, caller wire.Calle
 	}
 	g.Target = &target
 	x := newSession(s, rails, g, target, row, v, release)
+	x.replaces = args.Replaces
 	stop, err := rails.Listen(g.Subjects.In, x.onFrame)
 	if err != nil {
 		return nil, err

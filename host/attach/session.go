@@ -25,6 +25,8 @@ type session struct {
 	writer  bool
 	view    *view
 	release func()
+	// replaces is the session in whose stead this one was asked for.
+	replaces string
 
 	ctx    context.Context
 	cancel context.CancelFunc

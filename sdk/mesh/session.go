@@ -58,6 +58,12 @@ type SessionNews struct {
 // back, and a host that says why a session is over, cut them short.
 var redialDelays = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second}
 
+// redialWait bounds one attempt, and is the default of the first: an answer that was lost must not hold up the next.
+const redialWait = 5 * time.Second
+
+// startingTries is how often a seat that has no terminal now is tried again: it may be on its way.
+const startingTries = 3
+
 // Session is the terminal of a seat, attached over the mesh. Read and WriteTo give its output, Write types into it.
 // It survives the loss of the server and the restart of its host. One goroutine may read, any may write.
 type Session struct {
@@ -99,12 +105,12 @@ func (c *Client) Attach(ctx context.Context, call AttachCall) (*Session, error) 
 		call.Authz = wire.AuthzAny
 	}
 	if call.Deadline <= 0 {
-		call.Deadline = 5 * time.Second
+		call.Deadline = redialWait
 	}
 	s := &Session{c: c, call: call, done: make(chan struct{}), rows: call.Rows, cols: call.Cols}
 	s.change = sync.NewCond(&s.mu)
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	l, err := s.dial(ctx, wire.AttachArgs{Role: call.Role, Takeover: call.Takeover, Rows: call.Rows, Cols: call.Cols})
+	l, err := s.dial(ctx, call.Deadline, wire.AttachArgs{Role: call.Role, Takeover: call.Takeover, Rows: call.Rows, Cols: call.Cols})
 	if err != nil {
 		s.stop()
 		return nil, fmt.Errorf("attach: %w", err)
@@ -114,12 +120,12 @@ func (c *Client) Attach(ctx context.Context, call AttachCall) (*Session, error) 
 }
 
 // dial asks for a grant and redeems it.
-func (s *Session) dial(ctx context.Context, args wire.AttachArgs) (*link, error) {
+func (s *Session) dial(ctx context.Context, deadline time.Duration, args wire.AttachArgs) (*link, error) {
 	var reply wire.AttachReply
 	target := s.call.Target
 	who, err := s.c.Call(ctx, Call{
 		Endpoint: wire.EndpointManager, Command: wire.CmdAttach, Instance: s.call.Instance, Authz: s.call.Authz,
-		Target: &target, Args: args, Deadline: s.call.Deadline,
+		Target: &target, Args: args, Deadline: deadline,
 	}, &reply)
 	if err != nil {
 		return nil, err
@@ -216,9 +222,9 @@ func (s *Session) again(old *link, why string) (*link, error) {
 		s.mu.Lock()
 		rows, cols := s.rows, s.cols
 		s.mu.Unlock()
-		ctx, cancel := context.WithTimeout(s.ctx, s.call.Deadline+time.Second)
+		ctx, cancel := context.WithTimeout(s.ctx, redialWait+time.Second)
 		s.drop(old)
-		l, err := s.dial(ctx, wire.AttachArgs{Role: role, Rows: rows, Cols: cols, Replaces: old.grant.SessionID})
+		l, err := s.dial(ctx, redialWait, wire.AttachArgs{Role: role, Rows: rows, Cols: cols, Replaces: old.grant.SessionID})
 		cancel()
 		var refused *wire.Error
 		switch {
@@ -227,9 +233,11 @@ func (s *Session) again(old *link, why string) (*link, error) {
 		case s.ctx.Err() != nil:
 			return nil, nil
 		case errors.As(err, &refused) && slices.Contains([]string{
-			wire.CodeExpired, wire.CodePermissionDenied, wire.CodeUnauthenticated, wire.CodeNotFound, wire.CodeUnimplemented, wire.CodeBadRequest, wire.CodeFailedPrecondition,
+			wire.CodeExpired, wire.CodePermissionDenied, wire.CodeUnauthenticated, wire.CodeNotFound, wire.CodeUnimplemented, wire.CodeBadRequest,
 		}, refused.Code):
 			return nil, err
+		case errors.As(err, &refused) && refused.Code == wire.CodeFailedPrecondition && attempt >= startingTries:
+			return nil, err // it is not only being started
 		}
 	}
 }

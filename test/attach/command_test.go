@@ -55,10 +55,12 @@ func TestTheCommandAttachesOverTheMesh(t *testing.T) {
 	// A terminal at the seat's own socket takes the keyboard from one on the mesh, and the other way round.
 	local := seatview.Start(t, w, 30, 100, "attach", "--take-over", "worker")
 	take.See("another terminal took the keyboard")
+	local.See("got three")
 	local.Type("four\r")
 	local.See("got four")
 	again := seatview.Start(t, w, 30, 100, "attach", "--mesh", "--take-over", "worker")
 	local.See("another terminal took the keyboard")
+	again.See("got four") // it is live: what is typed before is not for the program
 	again.Type("five\r")
 	again.See("got five")
 	local.Detach()
