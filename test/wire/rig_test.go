@@ -52,6 +52,7 @@ type rig struct {
 	t    *testing.T
 	host *harness.Host
 	nc   *nats.Conn
+	tap  *nats.Subscription // hears everything, and so counts as somebody on every subject
 
 	space, instance string
 	epoch           uint64
@@ -123,6 +124,7 @@ func (r *rig) dial() {
 	}
 	r.t.Cleanup(r.nc.Close)
 	sub, err := r.nc.Subscribe("cotal."+r.space+".>", r.hear)
+	r.tap = sub
 	if err == nil {
 		err = sub.SetPendingLimits(-1, -1)
 	}
