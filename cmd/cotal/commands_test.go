@@ -225,3 +225,53 @@ func TestDescribeAndInvoke(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 }
+
+func TestModels_SaysWhoHasNoListAndWho(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	if r := w.CLI("models", "--agent", "command").OK(); r.Stdout != "command  has no list of models\n" {
+		t.Errorf("%v", r)
+	}
+	r := w.CLI("models").OK()
+	if !strings.Contains(r.Stdout, "command  has no list of models\n") || !strings.Contains(r.Stdout, "opencode") {
+		t.Errorf("%v", r)
+	}
+	if r := w.CLI("models", "--agent", "nosuch").Want(4); !strings.Contains(r.Stderr, "nosuch") {
+		t.Errorf("%v", r)
+	}
+	w.CLI("models", "--agent=").Want(2)
+	if r := w.CLI("__complete", "models", "--agent", ""); !strings.Contains(r.Stdout, "command\tavailable") {
+		t.Errorf("%v", r)
+	}
+}
+
+func TestPersonas_AreDefinedListedAndShown(t *testing.T) {
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	r := worldRig(t, w)
+	if code, out, errw := r.pipe("You read.\nYou never push.\n", "personas", "define", "reader", "--agent", "command", "--role", "read", "--from", "-"); code != 0 || !strings.Contains(out, "start it: cotal spawn reader") {
+		t.Fatalf("exit code %d: %s%s", code, out, errw)
+	}
+	w.Write(".cotal/agents/broken.md", "---\nname: [\n---\n")
+	if r := w.CLI("personas", "list").OK(); !strings.Contains(r.Stdout, "reader  read  ") || !strings.Contains(r.Stdout, "broken") || !strings.Contains(r.Stdout, "cannot be read: ") {
+		t.Errorf("%v", r)
+	}
+	if r := w.CLI("personas", "show", "reader").OK(); !strings.Contains(r.Stdout, "name         reader\nrole         read\n") || !strings.HasSuffix(r.Stdout, "\nYou read.\nYou never push.\n") {
+		t.Errorf("%v", r)
+	}
+	// It is what spawn starts.
+	w.CLI("spawn", "reader", "--detach", "--", "sleep", "600").OK()
+	w.CLI("personas", "show", "nobody").Want(4)
+	w.CLI("personas", "define", "x").Want(2)
+	w.CLI("personas", "define", "x", "--prompt", "a", "--from", "b").Want(2)
+	w.CLI("personas", "define", "x", "--prompt", "a", "--subscribe", "a..b").Want(2)
+	w.CLI("personas", "nonsense").Want(2)
+	// A file that somebody else wrote is left alone.
+	w.Persona("theirs", "---\nname: theirs\nagent: command\n---\nMine.\n")
+	if r := w.CLI("personas", "define", "theirs", "--prompt", "Yours.").Want(1); !strings.Contains(r.Stderr, "theirs") {
+		t.Errorf("%v", r)
+	}
+	if r := w.CLI("__complete", "personas", "show", "r"); !strings.Contains(r.Stdout, "reader") {
+		t.Errorf("%v", r)
+	}
+}

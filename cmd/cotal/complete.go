@@ -155,8 +155,20 @@ func (a *app) personaNames(cmd *cobra.Command, args []string, _ string) ([]cobra
 		return nil, cobra.ShellCompDirectiveDefault
 	}
 	root := a.workspace()
-	if len(args) > 0 || root == "" || cmd.Flags().Changed("config") {
+	switch {
+	case len(args) > 0, cmd.Flags().Changed("config"):
 		return nil, cobra.ShellCompDirectiveNoFileComp
+	case root == "", a.target.On != "": // they are elsewhere: their host knows them
+		var names offers
+		a.within(cmd, func(ctx context.Context, c *cli.Client) {
+			var reply wire.ListPersonasReply
+			if c.Read(ctx, wire.CmdListPersonas, nil, &reply) == nil {
+				for _, p := range reply.Personas {
+					names.add(p.Name, orElse(p.Description, p.Role))
+				}
+			}
+		})
+		return names.all(), cobra.ShellCompDirectiveNoFileComp
 	}
 	dir, err := os.Open(filepath.Join(root, ".cotal", "agents"))
 	if err != nil {

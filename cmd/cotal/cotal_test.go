@@ -16,6 +16,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
+// proves: CLI-3
 func TestSpawnRequest(t *testing.T) {
 	text := func(s string) *string { return &s }
 	here, err := filepath.Abs("sub")
@@ -52,6 +53,16 @@ func TestSpawnRequest(t *testing.T) {
 		"the program twice":                 {args: "p --opt argv=x", argv: []string{"y"}, bad: "given twice"},
 		"an empty directory":                {args: "p --cwd=", bad: "--cwd is empty"},
 		"an empty name":                     {args: "p --name=", bad: "--name is empty"},
+		"channels":                          {args: "p --subscribe team,ops --allow-subscribe team.> --allow-publish=", want: wire.SpawnArgs{Name: "p", Subscribe: []string{"team", "ops"}, AllowSubscribe: []string{"team.>"}, AllowPublish: []string{}}},
+		"a channel that is none":            {args: "p --subscribe a..b", bad: "is no channel"},
+		"some tools":                        {args: "p --share-tools a,b", want: wire.SpawnArgs{Name: "p", ShareTools: []string{"a", "b"}}},
+		"no tools":                          {args: "p --share-tools none", want: wire.SpawnArgs{Name: "p", ShareTools: []string{}}},
+		"no events are events that are off": {args: "p --no-events", want: wire.SpawnArgs{Name: "p", Events: new(bool)}},
+		"events and no events":              {args: "p --no-events --events", bad: "if any flags in the group"},
+		"restarts":                          {args: "p --restarts 3", want: wire.SpawnArgs{Name: "p", Supervise: &wire.Supervise{Restarts: 3, WindowMs: 120_000}}},
+		"restarts in a time":                {args: "p --restarts 1 --restart-window 10s", want: wire.SpawnArgs{Name: "p", Supervise: &wire.Supervise{Restarts: 1, WindowMs: 10_000}}},
+		"no restarts":                       {args: "p --restarts 0", bad: "write at least 1"},
+		"a time for no restarts":            {args: "p --restart-window 10s", bad: "give that, too"},
 		"two personas":                      {args: "p q", bad: "one persona at most"},
 		"an unknown flag":                   {args: "p --nope", bad: "unknown flag"},
 		"flags after -- are the program's":  {args: "--agent command --name x", argv: []string{"--name", "y"}, want: wire.SpawnArgs{Name: "x", Identity: "x", Agent: "command", LaunchOptions: map[string]any{"argv": []string{"--name", "y"}}}},
@@ -71,6 +82,13 @@ func TestSpawnRequest(t *testing.T) {
 					*into = cmd.Flag(flag).Value.String()
 				}
 				f.opts, _ = cmd.Flags().GetStringArray("opt")
+				for flag, into := range map[string]*[]string{"subscribe": &f.subscribe, "allow-subscribe": &f.allowSubscribe, "allow-publish": &f.allowPublish, "share-tools": &f.shareTools} {
+					*into, _ = cmd.Flags().GetStringSlice(flag)
+				}
+				f.events, _ = cmd.Flags().GetBool("events")
+				f.noEvents, _ = cmd.Flags().GetBool("no-events")
+				f.restarts, _ = cmd.Flags().GetInt("restarts")
+				f.restartWindow, _ = cmd.Flags().GetDuration("restart-window")
 				n := positional(cmd, args)
 				got, err = f.request(args[:n], args[n:])
 				return err

@@ -82,8 +82,6 @@ func TestSpawn_OneThatExitsIsToldWithItsLastOutput(t *testing.T) {
 
 // A goal is followed by another process of the same user, while the spawn that made it waits and after it was
 // interrupted.
-//
-// proves: CLI-2
 func TestGoal_IsFollowedByAnotherProcess(t *testing.T) {
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -16,10 +19,17 @@ import (
 type spawnFlags struct {
 	agent, name, role, model, variant, cwd, prompt, resume, config, runtime string
 
-	opts         []string
-	detach, json bool
-	given        func(flag string) bool
+	opts                                                []string
+	subscribe, allowSubscribe, allowPublish, shareTools []string
+	restarts                                            int
+	restartWindow                                       time.Duration
+	events, noEvents                                    bool
+	detach, json                                        bool
+	given                                               func(flag string) bool
 }
+
+// defaultAgentEnv names the connector that this caller prefers where nobody names one.
+const defaultAgentEnv = "COTAL_DEFAULT_AGENT"
 
 func spawnCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
@@ -55,9 +65,18 @@ is 0 if it ended well or was asked to, else 1; the agent's own code is printed, 
 	fl.StringVar(&f.resume, "resume", "", "session of the agent program to fork from")
 	fl.StringVar(&f.runtime, "runtime", "", "runtime to run it on, such as pty or tmux (default: the host's)")
 	fl.StringArrayVar(&f.opts, "opt", nil, "launch option key=value for the connector; may be repeated")
+	fl.StringSliceVar(&f.subscribe, "subscribe", nil, "channels it reads, separated by commas, instead of the persona's; empty for none")
+	fl.StringSliceVar(&f.allowSubscribe, "allow-subscribe", nil, "channels it may read, instead of the persona's")
+	fl.StringSliceVar(&f.allowPublish, "allow-publish", nil, "channels it may write to, instead of the persona's")
+	fl.StringSliceVar(&f.shareTools, "share-tools", nil, "which of the operator's MCP servers it gets, separated by commas, or none (default: all that are declared)")
+	fl.BoolVar(&f.events, "events", false, "demand that it publishes its events")
+	fl.BoolVar(&f.noEvents, "no-events", false, "do not let it publish its events")
+	fl.IntVar(&f.restarts, "restarts", 0, "start it again when it ends by itself, so often within --restart-window")
+	fl.DurationVar(&f.restartWindow, "restart-window", defaultRestartWindow, "the time that --restarts is counted in")
 	fl.BoolVarP(&f.detach, "detach", "d", false, "do not attach")
 	fl.BoolVar(&f.json, "json", false, "print JSON lines, the last one with the result; implies --detach")
 	f.given = fl.Changed
+	cmd.MarkFlagsMutuallyExclusive("events", "no-events")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if n := positional(cmd, args); n > 1 {
 			return cli.Fail(cli.Usage, "one persona at most, got %d; the program to run comes after --", n)
@@ -67,6 +86,9 @@ is 0 if it ended well or was asked to, else 1; the agent's own code is printed, 
 	cmd.ValidArgsFunction = a.personaNames
 	_ = cmd.RegisterFlagCompletionFunc("agent", a.agentNames) // fails for a flag that does not exist
 	_ = cmd.RegisterFlagCompletionFunc("runtime", a.runtimeNames)
+	for _, flag := range []string{"subscribe", "allow-subscribe", "allow-publish"} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, a.channelNames)
+	}
 	_ = cmd.MarkFlagDirname("cwd")
 	_ = cmd.MarkFlagFilename("config", "md")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -135,6 +157,9 @@ func (f *spawnFlags) request(persona, argv []string) (wire.SpawnArgs, error) {
 		}
 		args.Cwd = dir
 	}
+	if err := f.more(&args); err != nil {
+		return args, err
+	}
 	opts, err := parseOpts(f.opts)
 	if err != nil {
 		return args, err
@@ -150,6 +175,49 @@ func (f *spawnFlags) request(persona, argv []string) (wire.SpawnArgs, error) {
 	}
 	args.LaunchOptions = opts
 	return args, nil
+}
+
+// defaultRestartWindow is what --restarts is counted in by itself.
+const defaultRestartWindow = 2 * time.Minute
+
+// more adds what a request says of channels, tools, events and restarts. What is not given is left to the persona.
+func (f *spawnFlags) more(args *wire.SpawnArgs) error {
+	args.DefaultAgent = os.Getenv(defaultAgentEnv)
+	for _, l := range []struct {
+		flag string
+		from []string
+		into *[]string
+	}{
+		{"subscribe", f.subscribe, &args.Subscribe},
+		{"allow-subscribe", f.allowSubscribe, &args.AllowSubscribe},
+		{"allow-publish", f.allowPublish, &args.AllowPublish},
+		{"share-tools", f.shareTools, &args.ShareTools},
+	} {
+		if f.given(l.flag) {
+			*l.into = append([]string{}, l.from...) // empty is none, and not the same as absent
+		}
+	}
+	if len(args.ShareTools) == 1 && args.ShareTools[0] == "none" {
+		args.ShareTools = []string{}
+	}
+	for _, c := range slices.Concat(args.Subscribe, args.AllowSubscribe, args.AllowPublish) {
+		if !wire.ValidChannelPattern(c) {
+			return cli.Fail(cli.Usage, "%q is no channel, and no pattern of channels", c)
+		}
+	}
+	if f.events || f.noEvents {
+		on := f.events
+		args.Events = &on
+	}
+	switch {
+	case f.given("restart-window") && !f.given("restarts"):
+		return cli.Fail(cli.Usage, "--restart-window says in what time --restarts is counted: give that, too")
+	case f.given("restarts") && (f.restarts < 1 || f.restartWindow < time.Millisecond):
+		return cli.Fail(cli.Usage, "--restarts %d within %s: write at least 1, and a time", f.restarts, f.restartWindow)
+	case f.given("restarts"):
+		args.Supervise = &wire.Supervise{Restarts: f.restarts, WindowMs: f.restartWindow.Milliseconds()}
+	}
+	return nil
 }
 
 var optKey = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$`)
