@@ -187,7 +187,7 @@ func (b *Bus) Mesh(space string, self wire.Caller, name string) (*mesh.Client, e
 }
 
 // WatchPresence is mesh.Client.WatchPresence over the bus's own connection. Behind an embedded broker, which has
-// only just started, everybody is still on the way back: the view says so for one presence window.
+// only just started, everybody is still on the way back: the view says so for ten seconds.
 func (b *Bus) WatchPresence(ctx context.Context, space string) (*mesh.Roster, error) {
 	c, err := b.Mesh(space, wire.Caller{}, "")
 	if err != nil {

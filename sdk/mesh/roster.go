@@ -97,7 +97,7 @@ type rosterOptions struct {
 type RosterOption func(*rosterOptions)
 
 // Settling is for who knows that the server has only just started: everybody may still be on the way back, so
-// the view begins stale and is current after one presence window.
+// the view begins stale, for ten seconds.
 func Settling() RosterOption { return func(o *rosterOptions) { o.settling = true } }
 
 // OnRejected is told of every record that is not believed: one that cannot be read, or that somebody wrote

@@ -24,6 +24,10 @@ const (
 // restarted all day must not fill it.
 const keepOffline = 256
 
+// rosterSettle is how long a view that was interrupted leaves everybody to be heard again: a client looks for its
+// server every five seconds at the most, and needs a moment to be let in.
+const rosterSettle = wire.PresenceWindow + 2*wire.PresenceHeartbeat
+
 // rosterState is what a view knows, and what follows from it at a given moment. It has no clock of its own.
 type rosterState struct {
 	rows    map[string]*rosterRow
@@ -44,7 +48,7 @@ type rosterRow struct {
 func (s *rosterState) armed(interrupted bool, now time.Time) {
 	s.heard = now
 	if interrupted {
-		s.settled = now.Add(wire.PresenceWindow)
+		s.settled = now.Add(rosterSettle)
 	}
 	s.next = now
 }
@@ -53,7 +57,7 @@ func (s *rosterState) armed(interrupted bool, now time.Time) {
 // nothing else was noticed: a process that was stopped finds what it missed in its buffers, one by one.
 func (s *rosterState) hear(now time.Time) {
 	if now.Sub(s.heard) > watchSilence {
-		s.settled = now.Add(wire.PresenceWindow)
+		s.settled = now.Add(rosterSettle)
 		s.next = now
 	}
 	s.heard = now

@@ -64,10 +64,10 @@ func TestWhatAViewMayConclude(t *testing.T) {
 		"when the server is silent too the view is stale":                      {begin, sec(6.1), ViewStale, "idle"},
 		"and takes nobody for gone, however long that lasts":                   {begin, sec(600), ViewStale, "idle"},
 		"a view that hears again after a silence waits before it judges":       {cat(begin, quiet(1, 2), []rosterStep{{sec(20), hear}}), sec(20), ViewStale, "idle"},
-		"and judges when everybody had the time to be heard":                   {cat(begin, quiet(1, 2), quiet(20, 27)), sec(27), ViewCurrent, "offline"},
-		"who is heard of in that time was never gone":                          {cat(begin, quiet(20, 22), []rosterStep{{sec(22), beat}}, quiet(23, 27)), sec(27), ViewCurrent, "idle"},
-		"a watch that begins anew waits as well":                               {cat(begin, []rosterStep{{sec(1), again}}, quiet(2, 6)), sec(6.5), ViewStale, "idle"},
-		"and is current when the window is over":                               {cat(begin, []rosterStep{{sec(1), again}}, quiet(2, 6), []rosterStep{{sec(6), beat}}, quiet(7, 8)), sec(8), ViewCurrent, "idle"},
+		"and judges when everybody had the time to be heard":                   {cat(begin, quiet(1, 2), quiet(20, 31)), sec(31), ViewCurrent, "offline"},
+		"who is heard of in that time was never gone":                          {cat(begin, quiet(20, 26), []rosterStep{{sec(26), beat}}, quiet(27, 31)), sec(31), ViewCurrent, "idle"},
+		"a watch that begins anew waits as well":                               {cat(begin, []rosterStep{{sec(1), again}}, quiet(2, 10)), sec(10.5), ViewStale, "idle"},
+		"and is current when that time is over":                                {cat(begin, []rosterStep{{sec(1), again}}, quiet(2, 9), []rosterStep{{sec(9), beat}}, quiet(10, 12)), sec(12), ViewCurrent, "idle"},
 		"a record from before the watch counts from when it was written":       {cat([]rosterStep{{0, arm}, {0, old}, {0, full}}, quiet(1, 2)), sec(2), ViewCurrent, "offline"},
 		"and not from when it was read":                                        {cat([]rosterStep{{0, arm}, {0, old}, {0, full}}, quiet(1, 1)), sec(1), ViewCurrent, "idle"},
 		"who says goodbye is gone at once":                                     {cat(begin, []rosterStep{{sec(1), leave}}), sec(1), ViewCurrent, "offline"},
@@ -235,21 +235,21 @@ func TestAwaitEndsWithItsContextAndWithTheRoster(t *testing.T) {
 	})
 }
 
-func TestASettlingViewIsCurrentAfterOneWindow(t *testing.T) {
+func TestASettlingViewIsCurrentWhenAllCanBeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := bubble(t, Settling())
 		start := time.Now()
 		if st := r.View().State; st != ViewStale {
 			t.Fatalf("at the beginning it is %s", st)
 		}
-		go r.quiet(10)
+		go r.quiet(12)
 		for r.View().State != ViewCurrent {
 			<-r.Changed()
 		}
-		if d := time.Since(start); d != wire.PresenceWindow {
+		if d := time.Since(start); d != rosterSettle {
 			t.Errorf("current after %s", d)
 		}
-		time.Sleep(10 * time.Second)
+		time.Sleep(rosterSettle)
 	})
 }
 
