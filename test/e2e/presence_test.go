@@ -48,6 +48,7 @@ func awaitPresence(t *testing.T, r *mesh.Roster, what string, match func(wire.Pr
 //
 // proves: READY-2, SEAT-3
 func TestPresence_ASeatJoinsAsWhoItWasLaunchedAs(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.UsePresence(0)
 	w.Start(harness.HostOptions{})
@@ -101,6 +102,7 @@ func TestPresence_ASeatJoinsAsWhoItWasLaunchedAs(t *testing.T) {
 //
 // proves: READY-1, READY-2
 func TestPresence_SomebodyElseIsNotTheSeat(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.UsePresence(1500 * time.Millisecond)
 	w.Start(harness.HostOptions{})
@@ -135,6 +137,7 @@ func TestPresence_SomebodyElseIsNotTheSeat(t *testing.T) {
 //
 // proves: SEAT-2
 func TestPresence_AHostThatCameBackJudgesNobodyTooEarly(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.UsePresence(0)
 	h := w.Start(harness.HostOptions{})
