@@ -51,6 +51,7 @@ func wait(d time.Duration) { <-time.After(d) }
 //
 // proves: GOAL-1, OUT-5
 func TestWeatherOfTheNetwork(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	rounds, seed, length := 1, uint64(1), 600*time.Millisecond
 	if os.Getenv("COTAL_LONG") != "" {
 		rounds, seed, length = 5, uint64(time.Now().UnixNano()), partitionRun

@@ -24,7 +24,7 @@ import (
 // Partitions are this long; tenfold patience is granted beside them on a busy machine.
 const (
 	partitionRun = 10 * time.Second // under COTAL_LONG=1
-	partitionCut = 2500 * time.Millisecond
+	partitionCut = 2 * time.Second
 	// hasty is the budget of a request that a partition outlives.
 	hasty = 800 * time.Millisecond
 )
@@ -91,13 +91,13 @@ func (a *apart) starts(name string) int {
 	return strings.Count(string(got), "\n")
 }
 
-// typist starts a seat whose agent writes down what is typed to it.
+// typist starts a seat whose agent prints numbered lines and writes down what is typed to it.
 func (a *apart) typist(c *mesh.Client, name string) *wire.Target {
 	a.t.Helper()
 	ready := a.Path("reads." + name)
 	a.Write("typed."+name, "")
 	l, err := harness.Launch(a.t.Context(), c, a.FakeArgs(name,
-		fmt.Sprintf(`[{"raw": true}, {"write": {"file": %q, "text": ""}}, {"hexlog": {"file": %q, "bytes": 100000000}}]`, ready, a.Path("typed."+name))))
+		fmt.Sprintf(`[{"raw": true}, {"fork": {"steps": [{"tick": {"everyMs": 50, "text": "tick"}}]}}, {"write": {"file": %q, "text": ""}}, {"hexlog": {"file": %q, "bytes": 100000000}}]`, ready, a.Path("typed."+name))))
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -190,6 +190,7 @@ func (v *verdicts) of(id string) (*wire.Error, bool) {
 //
 // proves: OUT-1
 func TestNothingStartsAfterItsDeadline(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	a := newApart(t)
 	c := a.dial(a.url)
 	said := a.overhear()
@@ -278,6 +279,7 @@ func TestNothingStartsAfterItsDeadline(t *testing.T) {
 //
 // proves: GOAL-10
 func TestALostAnswerIsNoSecondExecution(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	a := newApart(t)
 	c := a.dial(a.client.url())
 	to := a.typist(c, "typist")
