@@ -278,6 +278,40 @@ func TestRightsInASpaceOfUsersAreThoseOfThisMoment(t *testing.T) {
 	}
 }
 
+// A command of operators is refused for either reason, and says which.
+//
+// proves: PURGE-2
+func TestPurgeIsForOperatorsAndFenced(t *testing.T) {
+	h, l := &house{}, &ledger{scopes: map[string][]string{anna + ".op": {"admin"}}}
+	guard := NewGuard(authz.Policy{Regime: authz.User, Ledger: l}, h)
+	fence := NewFence(guard)
+	commands, err := Commands(Deps{Host: h, Seats: h, Purger: h, Policy: guard, Authz: guard.Policy, Fence: fence})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := guarded{t, commands}
+	for _, c := range []struct {
+		name  string
+		actor string
+		state func()
+		code  string
+	}{
+		{"with the scope", "op", func() {}, ""},
+		{"without it", "lead", func() {}, wire.CodePermissionDenied},
+		{"while the host is preserving", "op", func() { fence.Set(ModePreserving, "") }, wire.CodeUnavailable},
+		{"while it waits for a resume", "op", func() { fence.Set(ModeActive, "r1") }, wire.CodeUnavailable},
+		{"once it is active again", "op", func() { fence.Set(ModeActive, "") }, ""},
+		{"while it stops", "op", fence.Stop, wire.CodeUnavailable},
+	} {
+		c.state()
+		h.asked = nil
+		_, err := g.call(anna, c.actor, wire.CmdPurge, wire.AuthzNone, nil, `{}`)
+		if c.code == "" && (err != nil || len(h.asked) != 1) || c.code != "" && (err == nil || err.Code != c.code || err.Outcome != wire.OutcomeNotExecuted || len(h.asked) != 0) {
+			t.Errorf("%s: %v, %q", c.name, err, h.asked)
+		}
+	}
+}
+
 // Every command asks the policy: a caller that belongs here no more gets none of them, and in a space of users
 // nobody without the scope gets one of the operators'.
 func TestNoCommandIsWithoutItsGuard(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cotal-ai/cotal-host/connectors/command"
+	"github.com/cotal-ai/cotal-host/host/authz"
 	"github.com/cotal-ai/cotal-host/host/persona"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -206,5 +207,39 @@ func TestLaunchIsASpawnFromASpec(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(w.root, ".cotal", "run")); !os.IsNotExist(err) {
 		t.Errorf("a launch wrote files: %v", err)
+	}
+}
+
+// Who may act on a seat is decided first, and takes its time; whoever acts then looks whether it is still there.
+//
+// proves: AUTHZ-5
+func TestATargetIsLookedForAgainWhenItIsActedOn(t *testing.T) {
+	w := newWorld(t)
+	acc := w.run("worker", `[{"print": "up\n"}, {"hang": true}]`)
+	target := wire.Target{Owner: acc.Owner, Actor: acc.Actor, LifecycleUID: acc.UID}
+	self := wire.Caller{Owner: acc.Owner, Actor: acc.Actor, UID: acc.UID}
+	other := target
+	other.LifecycleUID = wire.NewUID()
+	if s, ok := w.set.Subject(target); !ok || s.Spawner != w.caller.Principal() || s.Name != "worker" || w.set.Stands(self) != authz.Seated {
+		t.Fatalf("%+v, %v, %s", s, ok, w.set.Stands(self))
+	}
+	if _, ok := w.set.Subject(other); ok || w.set.Stands(w.caller) != authz.Outside {
+		t.Error("another life of the same principal is taken for it")
+	}
+	if _, err := w.stop(acc, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.set.Input(context.Background(), target, wire.InputArgs{Text: "x"}); code(err) != wire.CodeExpired || outcome(err) != wire.OutcomeNotExecuted {
+		t.Errorf("input: %v", err)
+	}
+	if _, err := w.set.Terminal(context.Background(), target, wire.TerminalArgs{}); code(err) != wire.CodeExpired {
+		t.Errorf("terminal: %v", err)
+	}
+	if w.set.Stands(self) != authz.Retired {
+		t.Errorf("it stands %s", w.set.Stands(self))
+	}
+	// It is still told of: whoever could end it may ask again how it ended.
+	if s, ok := w.set.Subject(target); !ok || s.Spawner != w.caller.Principal() {
+		t.Errorf("%+v, %v", s, ok)
 	}
 }
