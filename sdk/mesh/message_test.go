@@ -326,8 +326,13 @@ func TestDirectMessagesWaitForWhomTheyAreFor(t *testing.T) {
 	}
 	as := func(c *mesh.Config) { c.Caller = who }
 	bob := s.client(t, "bob", as)
-	tell(t, alice, bob, "to an earlier life")
+	before := tell(t, alice, bob, "before it looked")
 	q := direct(t, bob)
+	if d := nextDirect(t, q); d.ID != before.ID {
+		t.Fatalf("got %+v", d)
+	} else if err := d.Ack(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	sent := tell(t, alice, bob, "hello")
 	d := nextDirect(t, q)
 	if d.ID != sent.ID || d.Text() != "hello" || d.Kind != wire.MessageDirect || d.To != who.Principal() || d.Redelivered {
@@ -375,6 +380,25 @@ func TestDirectMessagesWaitForWhomTheyAreFor(t *testing.T) {
 	tell(t, alice, bob, "later")
 	if d := nextDirect(t, q); d.Text() != "later" {
 		t.Errorf("got %+v", d)
+	}
+}
+
+// A principal that outlives its lives: a new one does not get what was meant for the one before.
+func TestDirectMessagesToAnEarlierLifeAreNotForTheNext(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	alice := s.client(t, "alice")
+	for i := range 2 {
+		bob := s.client(t, "bob", func(c *mesh.Config) {
+			c.Caller = wire.Caller{Owner: wire.OwnerLocal, Actor: "bob", UID: wire.NewUID()}
+		})
+		q := direct(t, bob)
+		tell(t, alice, bob, fmt.Sprint("life ", i))
+		if d := nextDirect(t, q); d.Text() != fmt.Sprint("life ", i) {
+			t.Errorf("got %+v", d)
+		} // and dies before it acknowledges
+		q.Close()
+		tell(t, alice, bob, "too late")
 	}
 }
 

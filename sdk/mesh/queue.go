@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -60,8 +61,9 @@ type QueueOptions struct {
 }
 
 // DirectMessages opens the queue of direct messages to the client's own life. Where lives are provisioned it was
-// made before the life began and is bound here; in open mode the first to open it makes it, and it begins with
-// the messages that are sent from then on.
+// made before the life began and is bound here. In open mode the first to open it makes it: for a principal that is
+// the key of one life, as those of seats and of NewCaller are, with all that was sent to it; for another one with
+// what is sent from then on.
 //
 // Errors: ErrNotSetUp, ErrUnreachable, ErrNoReply, ErrClosed.
 func (c *Client) DirectMessages(ctx context.Context, opts QueueOptions) (*Queue, error) {
@@ -124,12 +126,18 @@ func (q *Queue) bind(ctx context.Context, life bool) error {
 		"durable_name": q.name, "name": q.name, "filter_subject": q.filter, "ack_policy": "explicit",
 		"ack_wait": wire.AckWait, "deliver_policy": "all", "max_ack_pending": wire.ConsumerPending,
 	}
-	if life { // what was sent to an earlier life of the principal is not for this one
-		st, err := q.c.streamState(ctx, q.stream)
-		if err != nil {
-			return err
+	if life {
+		// What was sent to an earlier life of the principal is not for this one. A principal that is a key has
+		// only one: whatever is there was sent to it, if only before it looked.
+		begin := uint64(1)
+		if !nkeys.IsValidPublicUserKey(q.c.caller.Actor) {
+			st, err := q.c.streamState(ctx, q.stream)
+			if err != nil {
+				return err
+			}
+			begin = st.LastSeq + 1
 		}
-		config["deliver_policy"], config["opt_start_seq"] = "by_start_sequence", st.LastSeq+1
+		config["deliver_policy"], config["opt_start_seq"] = "by_start_sequence", begin
 		config["inactive_threshold"] = lifeInbox
 	}
 	err = q.c.api(ctx, "CONSUMER.CREATE."+q.stream+"."+q.name+"."+q.filter,
