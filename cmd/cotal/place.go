@@ -98,7 +98,7 @@ func placeOf(ctx context.Context, c *cli.Client, row wire.AgentRow, ep wire.Endp
 	if err == nil && !want && own {
 		return p, nil
 	}
-	far := err != nil && want && row.Host != "" && row.Host != hostname()
+	far := err != nil && want && isFar(row, err)
 	if far && own {
 		p.far = true
 		return p, nil
@@ -129,6 +129,13 @@ func placeOf(ctx context.Context, c *cli.Client, row wire.AgentRow, ep wire.Endp
 		return nil, terr
 	}
 	return nil, err
+}
+
+// isFar says whether a seat that could not be found in the directories of this machine, with err, is one to be reached
+// over the mesh: it is on another machine, or in directories that are not ours.
+func isFar(row wire.AgentRow, err error) bool {
+	elsewhere := row.Host != "" && row.Host != hostname()
+	return elsewhere || row.Status == "running" && (errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission))
 }
 
 // askTerminal asks the host for the terminal of a seat.

@@ -310,7 +310,7 @@ func (x *session) typist() {
 	}
 }
 
-// enter types p, and reports false when the session is over.
+// enter types p, and reports false when that is not certain: then no credit is given for it, and the session ends.
 func (x *session) enter(p []byte) bool {
 	for wait := time.Millisecond; len(p) > 0; wait = min(2*wait, inputBusy) {
 		n, err := x.conn().Input(x.ctx, p)
@@ -323,8 +323,11 @@ func (x *session) enter(p []byte) bool {
 		case errors.Is(err, seat.ErrLineTooLong):
 			x.say(fmt.Sprintf("not typed: the program reads whole lines and takes at most %d bytes in one", seat.MaxLine))
 			return true
-		case err != nil: // the connection is lost, the keyboard was taken, or the agent has ended: said elsewhere
-			return x.ctx.Err() == nil
+		case errors.Is(err, seat.ErrClosed), errors.Is(err, seat.ErrNotRunning), errors.Is(err, seat.ErrForbidden):
+			return false // the seat is gone, the agent has ended or the keyboard was taken: who reads the seat says so
+		case err != nil:
+			x.happen(evLost)
+			return false
 		}
 	}
 	return true

@@ -95,3 +95,23 @@ func TestATerminalWithoutAStreamIsRefusedWithTheReason(t *testing.T) {
 		t.Errorf("cotal ends with %d: %s", code, s.Text())
 	}
 }
+
+// A seat whose directory is not on this machine is attached to over the mesh, without being asked to.
+func TestASeatOfAnotherMachineIsAttachedToOverTheMesh(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	w.Start(harness.HostOptions{Args: []string{"--max-sessions", "1"}})
+	file := filepath.Join(w.Dir, "typed")
+	row := logging(w, "worker", file)
+	e := w.Endpoint()
+	elsewhere := filepath.Join(w.Dir, "elsewhere")
+	w.Setenv("COTAL_SEAT_ROOT", elsewhere)
+	s := seatview.Start(t, w, 30, 100, "attach", "--server", e.URL, "--token-file", e.TokenFile, "worker")
+	s.See("up")
+	s.Type("far\r")
+	s.See("got far")
+	_, err := seatview.AttachMesh(t, seatview.Client(t, w), seatview.Call(t, row, wire.AttachObserver))
+	refusal(t, err, wire.CodeResourceExhausted) // so it is a session
+	s.Detach()
+	w.Setenv("COTAL_SEAT_ROOT", w.SeatRoot)
+}
