@@ -5,6 +5,7 @@ package main
 import (
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
@@ -247,7 +248,7 @@ func TestModels_SaysWhoHasNoListAndWho(t *testing.T) {
 
 func TestPersonas_AreDefinedListedAndShown(t *testing.T) {
 	w := harness.New(t)
-	w.Start(harness.HostOptions{})
+	h := w.Start(harness.HostOptions{})
 	r := worldRig(t, w)
 	if code, out, errw := r.pipe("You read.\nYou never push.\n", "personas", "define", "reader", "--agent", "command", "--role", "read", "--from", "-"); code != 0 || !strings.Contains(out, "start it: cotal spawn reader") {
 		t.Fatalf("exit code %d: %s%s", code, out, errw)
@@ -271,6 +272,17 @@ func TestPersonas_AreDefinedListedAndShown(t *testing.T) {
 	if r := w.CLI("personas", "define", "theirs", "--prompt", "Yours.").Want(1); !strings.Contains(r.Stderr, "theirs") {
 		t.Errorf("%v", r)
 	}
+	h.Signal(syscall.SIGTERM)
+	h.WaitExit(harness.DefaultWait)
+	if r := w.CLI("personas", "list").OK(); !strings.Contains(r.Stdout, "reader  read  ") || !strings.Contains(r.Stderr, "no host answers; read from "+w.Path(".cotal", "agents")) {
+		t.Errorf("without a host: %v", r)
+	}
+	if r := w.CLI("personas", "show", "reader").OK(); !strings.HasSuffix(r.Stdout, "You never push.\n") {
+		t.Errorf("without a host: %v", r)
+	}
+	w.CLI("personas", "show", "nobody").Want(4)
+	w.CLI("personas", "define", "x", "--prompt", "a").Want(3)
+	w.Start(harness.HostOptions{})
 	if r := w.CLI("__complete", "personas", "show", "r"); !strings.Contains(r.Stdout, "reader") {
 		t.Errorf("%v", r)
 	}

@@ -241,7 +241,7 @@ func TestEveryCommandHasHelp(t *testing.T) {
 		if cmd.Short == "" || cmd.Example == "" {
 			t.Errorf("%s has no text or no example", cmd.Name())
 		}
-		if cmd.Flags().Lookup("json") == nil && !cmd.HasSubCommands() && !cmd.DisableFlagParsing && cmd.Name() != "attach" && cmd.Name() != "logs" {
+		if cmd.Flags().Lookup("json") == nil && !cmd.HasSubCommands() && !cmd.DisableFlagParsing && cmd.Name() != "attach" {
 			t.Errorf("%s has no --json", cmd.Name())
 		}
 	}

@@ -39,6 +39,7 @@ var outputs = map[string][]line{
 	},
 	"cotal goal":            {{"with --follow one line a phase; the last line", reflect.TypeFor[goalReport]()}},
 	"cotal ps":              {{"one line a seat", reflect.TypeFor[wire.AgentRow]()}},
+	"cotal logs":            {{"one line for each line of output", reflect.TypeFor[logLine]()}},
 	"cotal input":           {{"one line", reflect.TypeFor[wire.InputReply]()}},
 	"cotal stop":            {{"one line a seat", reflect.TypeFor[stopped]()}},
 	"cotal inspect":         {{"one line: a line of `cotal ps`, and", reflect.TypeFor[inspected]()}},

@@ -164,3 +164,24 @@ func TestOn_NamesOneHostOfTheSpace(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 }
+
+// The host is killed while somebody follows a goal. The next one finds the seat, and the follower is told by it
+// what everybody is told.
+func TestGoal_FollowOutlivesTheHost(t *testing.T) {
+	w := harness.New(t)
+	h := w.Start(harness.HostOptions{})
+	r := worldRig(t, w)
+	release := w.Path("release")
+	s := r.run(neverReady("late", "while [ ! -e "+release+" ]; do sleep 0.02; done; echo bye; exit 4", "--detach")...)
+	s.see("launched")
+	h.Kill()
+	w.Start(harness.HostOptions{})
+	if err := os.WriteFile(release, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, shown := s.wait()
+	if code != 0 && code != 1 {
+		t.Errorf("exit code %d: %q", code, tail(shown))
+	}
+	w.CLI("goal", w.Inspect("late").GoalID).Want(code)
+}

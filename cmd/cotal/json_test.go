@@ -47,6 +47,11 @@ func TestJSON_IsWhatTheDocumentationSays(t *testing.T) {
 	run(0, "ps", "--all")
 	run(0, "inspect", "reviewer")
 	run(0, "input", "reviewer", "--text", "x")
+	harness.Eventually(t, harness.DefaultWait, "its output is kept", func() (bool, string) {
+		r := w.CLI("logs", "--json", "bad")
+		return r.Code == 0 && r.Stdout != "", r.String()
+	})
+	run(0, "logs", "bad")
 	run(0, "models")
 	run(0, "personas", "list")
 	run(0, "personas", "show", "reviewer")

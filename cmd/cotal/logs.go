@@ -36,20 +36,32 @@ left out, other controls shown as \xNN. It is read from the seat itself and work
 Of a seat that ended by itself the host keeps the last 256 KiB, which are printed then.
 Of a runtime that keeps no output (tmux) it is the screen as it is now.
 --raw prints the bytes as they are: into a file, or into a terminal you are ready to reset.`,
-		Example: "  cotal logs reviewer\n  cotal logs -f reviewer\n  cotal logs reviewer --raw --bytes 1048576 >reviewer.typescript",
+		Example: "  cotal logs reviewer\n  cotal logs -f reviewer\n  cotal logs reviewer --json | jq -r .text\n  cotal logs reviewer --raw --bytes 1048576 >reviewer.typescript",
 		Args:    cli.Arg(seatArg, false, seatArg),
 	}
 	var opt logsOptions
 	cmd.Flags().BoolVarP(&opt.follow, "follow", "f", false, "go on until the seat ends")
 	cmd.Flags().Uint64Var(&opt.bytes, "bytes", logsDefault, "how much of the end of the output to begin with")
+	asJSON := jsonFlag(cmd, "print one JSON object for each line of output")
 	cmd.Flags().BoolVar(&opt.raw, "raw", false, "bytes as they are, control sequences included")
+	cmd.MarkFlagsMutuallyExclusive("raw", "json")
 	cmd.ValidArgsFunction = a.seatNames(false)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		out := a.out
+		if *asJSON {
+			lines := &lineEncoder{w: out}
+			defer func() {
+				if lerr := lines.close(); err == nil {
+					err = lerr
+				}
+			}()
+			out = lines
+		}
 		s, err := locateTerminal(cmd.Context(), a, args[0], false)
 		if code := cli.CodeOf(err); code == cli.NotFound || code == cli.Unreachable {
 			// Without its host a seat that is gone is known by the name of its file alone.
 			if kept := findKept(a.workspace(), args[0]); kept != nil {
-				return printKept(kept, opt, a.out, a.errw)
+				return printKept(kept, opt, out, a.errw)
 			}
 		}
 		if err != nil {
@@ -59,11 +71,43 @@ Of a runtime that keeps no output (tmux) it is the screen as it is now.
 			if cmd.Flags().Changed("bytes") {
 				return cli.Fail(cli.Usage, "--bytes is for output that is kept; runtime %s keeps none, and the screen is printed as a whole", s.row.Mode)
 			}
-			return printScreen(s, opt, a.out, a.errw)
+			return printScreen(s, opt, out, a.errw)
 		}
-		return printLogs(cmd.Context(), s.local, opt, a.out, a.errw)
+		return printLogs(cmd.Context(), s.local, opt, out, a.errw)
 	}
 	return cmd
+}
+
+// logLine is the JSON form of one line of output.
+type logLine struct {
+	Text string `json:"text"` // without its line end
+}
+
+// lineEncoder turns text into JSON lines. A line is written when it is whole.
+type lineEncoder struct {
+	w    io.Writer
+	rest []byte
+}
+
+func (l *lineEncoder) Write(p []byte) (int, error) {
+	l.rest = append(l.rest, p...)
+	for {
+		line, rest, whole := bytes.Cut(l.rest, []byte{'\n'})
+		if !whole {
+			return len(p), nil
+		}
+		l.rest = rest
+		if err := cli.PrintJSON(l.w, logLine{string(bytes.TrimSuffix(line, []byte{'\r'}))}); err != nil {
+			return 0, err
+		}
+	}
+}
+
+func (l *lineEncoder) close() error {
+	if len(l.rest) == 0 {
+		return nil
+	}
+	return cli.PrintJSON(l.w, logLine{string(l.rest)})
 }
 
 // moveTo is the control sequence that puts the cursor somewhere: what follows is not on the same line.

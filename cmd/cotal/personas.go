@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/host/persona"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -27,7 +29,7 @@ func personasCmd(a *app) *cobra.Command {
 		Aliases: []string{"persona"},
 		Short:   "List, show and define personas",
 		Long: `List, show and define the personas of the host: the files .cotal/agents/<persona>.md of its workspace. Of a
-persona that belongs to somebody else there is the name only.`,
+persona that belongs to somebody else there is the name only. list and show work while the host is down, too.`,
 		Example: "  cotal personas list\n  cotal personas show reviewer\n  cotal personas define reviewer --agent opencode --prompt 'You review changes.'",
 		Args:    cli.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -47,13 +49,8 @@ func personasListCmd(a *app) *cobra.Command {
 	}
 	asJSON := jsonFlag(cmd, "print one JSON object a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := a.target.Connect(cmd.Context())
+		reply, err := listPersonas(cmd.Context(), a)
 		if err != nil {
-			return err
-		}
-		defer c.Close()
-		var reply wire.ListPersonasReply
-		if err := c.Read(cmd.Context(), wire.CmdListPersonas, nil, &reply); err != nil {
 			return err
 		}
 		if *asJSON {
@@ -97,12 +94,7 @@ func personasShowCmd(a *app) *cobra.Command {
 	asJSON := jsonFlag(cmd, "print one JSON object")
 	cmd.ValidArgsFunction = a.personaNames
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := a.target.Connect(cmd.Context())
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		p, err := showPersona(cmd.Context(), c, args[0])
+		p, err := showPersona(cmd.Context(), a, args[0])
 		if err != nil {
 			return err
 		}
@@ -131,20 +123,65 @@ func personasShowCmd(a *app) *cobra.Command {
 	return cmd
 }
 
+// askPersonas asks the host for personas. While no host can be reached, the files of the workspace are read.
+func (a *app) askPersonas(ctx context.Context, ask func(*cli.Client) error, read func(root string) error) error {
+	c, err := a.target.Connect(ctx)
+	if err == nil {
+		defer c.Close()
+		err = ask(c)
+	}
+	root := a.target.Workspace()
+	if cli.CodeOf(err) != cli.Unreachable || root == "" || a.target.Server != "" || a.target.On != "" {
+		return err
+	}
+	fmt.Fprintf(a.errw, "note: no host answers; read from %s\n", persona.Dir(root))
+	return read(root)
+}
+
+// personaOf is a persona as a file of this machine says it: who can read the file may see it all.
+func personaOf(ref string, p persona.Persona) wire.PersonaRow {
+	return wire.PersonaRow{Name: ref, Role: p.Role, Model: p.Model, Description: p.Description, Owner: p.Owner}
+}
+
+func listPersonas(ctx context.Context, a *app) (reply wire.ListPersonasReply, err error) {
+	err = a.askPersonas(ctx, func(c *cli.Client) error {
+		return c.Read(ctx, wire.CmdListPersonas, nil, &reply)
+	}, func(root string) error {
+		list, err := persona.List(root)
+		for _, e := range list {
+			row := personaOf(e.Ref, e.Persona)
+			if e.Err != nil {
+				row = wire.PersonaRow{Name: e.Ref, Error: e.Err.Error()}
+			}
+			reply.Personas = append(reply.Personas, row)
+		}
+		return err
+	})
+	return reply, err
+}
+
 // showPersona reads one persona. The reply may hold the row itself, or a list with one row, as other managers
 // give it.
-func showPersona(ctx context.Context, c *cli.Client, name string) (wire.PersonaRow, error) {
+func showPersona(ctx context.Context, a *app, name string) (wire.PersonaRow, error) {
 	var reply struct {
 		wire.PersonaRow
 		wire.ListPersonasReply
 	}
-	if err := c.Read(ctx, wire.CmdShowPersona, wire.NameArgs{Name: name}, &reply); err != nil {
-		return wire.PersonaRow{}, err
-	}
+	err := a.askPersonas(ctx, func(c *cli.Client) error {
+		return c.Read(ctx, wire.CmdShowPersona, wire.NameArgs{Name: name}, &reply)
+	}, func(root string) error {
+		p, err := persona.Load(root, name)
+		if errors.Is(err, persona.ErrNotFound) {
+			return cli.Fail(cli.NotFound, "%w", err)
+		}
+		reply.PersonaRow = personaOf(name, p)
+		reply.Persona = p.Body
+		return err
+	})
 	if len(reply.Personas) == 1 {
-		return reply.Personas[0], nil
+		return reply.Personas[0], err
 	}
-	return reply.PersonaRow, nil
+	return reply.PersonaRow, err
 }
 
 // personaMax bounds what is read as instructions, bytes.
