@@ -205,17 +205,32 @@ func (r *rig) fileTraces(all traces) {
 	}
 }
 
-// settled takes traces until two that follow each other are equal: what was going on is over.
+// settled takes traces until three that follow each other are equal and no goal waits in the outbox: what was
+// going on is over.
 func (r *rig) settled() traces {
 	r.t.Helper()
-	was := r.traces()
+	was, same := r.traces(), 0
 	harness.Eventually(r.t, patience, "nothing moves by itself", func() (bool, string) {
 		now := r.traces()
-		diff := difference(was, now)
+		diff := difference(was, now) + now.outbox()
 		was = now
-		return diff == "", diff
+		if same++; diff != "" {
+			same = 0
+		}
+		return same == 2, diff
 	})
 	return was
+}
+
+// outbox says which goals have ended in the journal and not on the mesh yet.
+func (all traces) outbox() string {
+	var b strings.Builder
+	for k, v := range all {
+		if strings.HasPrefix(k, "journal goals/") && strings.Contains(v, `"result":`) && !strings.Contains(v, `"committed":true`) {
+			fmt.Fprintf(&b, "\n  in the outbox: %s", k)
+		}
+	}
+	return b.String()
 }
 
 // difference says what is not the same in two traces; "" when everything is.
