@@ -71,8 +71,11 @@ func (b *Bus) Register(ctx context.Context, rec *Records, cfg RegisterConfig) (*
 		name string
 		do   func(context.Context) error
 	}{
-		{"publish contract", r.publish}, {"take gate", r.freeze}, {"write service spec", r.writeSpec},
-		{"open gate", r.reopen}, {"write service status", func(ctx context.Context) error { return r.SetState(ctx, wire.ServiceStarting, nil) }},
+		{"publish contract", r.publish},
+		{"take gate", r.freeze},
+		{"write service spec", r.writeSpec},
+		{"open gate", r.reopen},
+		{"write service status", func(ctx context.Context) error { return r.SetState(ctx, wire.ServiceStarting, nil) }},
 	} {
 		if err := step.do(ctx); err != nil {
 			return nil, fmt.Errorf("register %s %s: %s: %w", cfg.Endpoint, cfg.InstanceID, step.name, err)

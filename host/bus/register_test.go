@@ -189,7 +189,7 @@ func TestARegistrationLeftHalfDoneIsFinished(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rev, err = rec.Update(t.Context(), wire.EndpointGateKey("manager", inst1), p, rev); err != nil {
+	if _, err = rec.Update(t.Context(), wire.EndpointGateKey("manager", inst1), p, rev); err != nil {
 		t.Fatal(err)
 	}
 	r := register(t, b, rec, registerConfig(t, inst1, 3))

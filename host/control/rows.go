@@ -101,10 +101,9 @@ func brokenRow(r *wire.AgentRow, err error) error {
 
 // sameRow compares two rows but for their uptime.
 func sameRow(a, b *wire.AgentRow) bool {
-	x, y := *a, *b
-	x.UptimeMs, y.UptimeMs = 0, 0
-	x.Condition, y.Condition, x.Exit, y.Exit, x.Resume, y.Resume = nil, nil, nil, nil, nil, nil
-	return x == y && samePart(a.Condition, b.Condition) && samePart(a.Exit, b.Exit) && samePart(a.Resume, b.Resume)
+	x := *a
+	x.UptimeMs, x.Condition, x.Exit, x.Resume = b.UptimeMs, b.Condition, b.Exit, b.Resume
+	return x == *b && samePart(a.Condition, b.Condition) && samePart(a.Exit, b.Exit) && samePart(a.Resume, b.Resume)
 }
 
 func samePart[T any](a, b *T) bool { return a == b || reflect.DeepEqual(a, b) }
