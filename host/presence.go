@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -103,7 +104,8 @@ func (h *Host) card() wire.AgentCard {
 	set("host", name)
 	set("cwd", h.cfg.Root)
 	return wire.AgentCard{
-		Name: "manager", Kind: wire.CardEndpoint, Role: wire.EndpointManager,
+		// No seat can have such a name, so the host takes none away.
+		Name: "manager@" + cmp.Or(name, h.inst.ID[:8]), Kind: wire.CardEndpoint, Role: wire.EndpointManager,
 		Description: "manager host " + h.inst.ID, Meta: meta,
 	}
 }

@@ -52,6 +52,7 @@
 //	{"hear": {"channel": C, "count": N, "file": F}}
 //	                                      append "name: text" a message to a file, N messages or (0)
 //	                                      for ever, in the background
+//	{"inbox": {"count": N, "file": F}}    wait for N (0: one) direct messages, append them likewise
 //	{"leave": true}                       leave the mesh with a goodbye
 //	{"vanish": true}                      be gone from the mesh without one, and go on
 //	{"spin": true}                        burn CPU for ever
@@ -143,6 +144,7 @@ type step struct {
 	Status *statusStep `json:"status"`
 	Say    *sayStep    `json:"say"`
 	Hear   *hearStep   `json:"hear"`
+	Inbox  *inboxStep  `json:"inbox"`
 	Leave  *bool       `json:"leave"`
 	Vanish *bool       `json:"vanish"`
 	Spin   *bool       `json:"spin"`

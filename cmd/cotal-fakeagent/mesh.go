@@ -42,6 +42,11 @@ type hearStep struct {
 	File    string `json:"file"`
 }
 
+type inboxStep struct {
+	Count int    `json:"count"`
+	File  string `json:"file"`
+}
+
 // onMesh is what the program is on the mesh; nil before its join step.
 var onMesh struct {
 	client   *mesh.Client
@@ -76,6 +81,8 @@ func runMesh(s step) (bool, error) {
 			_, err := onMesh.client.Send(ctx, wire.Message{Channel: s.Say.Channel, To: s.Say.To, Parts: mesh.Text(fill(s.Say.Text))})
 			return err
 		})
+	case s.Inbox != nil:
+		return true, present(func(*mesh.Presence) error { return inbox(s.Inbox) })
 	case s.Hear != nil:
 		return true, present(func(*mesh.Presence) error { return hear(s.Hear) })
 	}
@@ -154,4 +161,27 @@ func hear(s *hearStep) error {
 		return nil
 	}
 	return read()
+}
+
+// inbox appends direct messages to a file, a line each, and acknowledges them.
+func inbox(s *inboxStep) error {
+	q, err := onMesh.client.DirectMessages(context.Background(), mesh.QueueOptions{})
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	for i := 0; i < max(s.Count, 1); i++ {
+		d, err := q.Next(context.Background())
+		if err != nil {
+			return err
+		}
+		line := strings.ReplaceAll(fmt.Sprintf("%s: %s", d.From.Name, d.Text()), "\n", " ")
+		if err := appendTo(&fileText{s.File, line + "\n"}); err != nil {
+			return err
+		}
+		if err := d.Ack(context.Background()); err != nil {
+			return err
+		}
+	}
+	return nil
 }

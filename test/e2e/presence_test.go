@@ -133,6 +133,23 @@ func TestPresence_SomebodyElseIsNotTheSeat(t *testing.T) {
 	}
 }
 
+// What is sent to a seat waits until its program looks, if it was sent before the program was there.
+func TestPresence_AMessageToASeatWaitsForItsProgram(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	got := w.Path("got")
+	w.SpawnFake("worker", fmt.Sprintf(`[{"waitFile": %q}, {"join": {}}, {"inbox": {"count": 2, "file": %q}}, {"hang": true}]`, w.Path("go"), got))
+	w.CLI("send", "@worker", "before", "you", "came").OK()
+	w.Write("go", "")
+	w.CLI("send", "@worker", "and after").OK()
+	harness.Eventually(t, harness.DefaultWait, "both messages arrive", func() (bool, string) {
+		text, _ := os.ReadFile(got)
+		return strings.Contains(string(text), ": before you came\n") && strings.Contains(string(text), ": and after\n"), string(text)
+	})
+	w.CLI("stop", "worker").OK()
+}
+
 // A host that is killed and comes back takes nobody for gone who is only on the way back.
 //
 // proves: SEAT-2
