@@ -44,6 +44,7 @@ const (
 	jsNoMessage         = 10037
 	jsStreamNotFound    = 10059
 	jsStreamNameInUse   = 10058
+	jsSequenceNotFound  = 10043
 )
 
 // Records is the durable state of one space on its broker: rows of the records and auth buckets, facts,
@@ -133,8 +134,11 @@ func (r *Records) Update(ctx context.Context, key wire.Key, value []byte, rev ui
 	return rev, nil
 }
 
-// Delete removes the row that has revision rev. Only goal index entries are ever deleted; the mark of it
-// is cleared away as well where the server allows it, so that ended goals leave nothing in the index.
+// Delete removes the row that has revision rev. Only goal index entries are ever deleted. What is removed is
+// the message of that revision, which leaves nothing behind to be scanned at every boot; a store that does
+// not allow that gets the delete marker of a key-value bucket. (A marker must not be removed in its turn: a
+// server that was killed would find the row below it again, since it notes on disk only the removals that
+// somebody asked for.)
 //
 // Errors: ErrConflict, ErrUnavailable (unknown), a *wire.KeyError.
 func (r *Records) Delete(ctx context.Context, key wire.Key, rev uint64) error {
@@ -148,13 +152,14 @@ func (r *Records) Delete(ctx context.Context, key wire.Key, rev uint64) error {
 	if err != nil {
 		return fmt.Errorf("delete record: %w", err)
 	}
-	seq, err := r.publish(ctx, subject, nil, rev, "DEL")
+	_, err = r.api(ctx, "STREAM.MSG.DELETE."+r.stream(key), map[string]any{"seq": rev, "no_erase": true})
+	var refusal *apiError
+	if errors.As(err, &refusal) {
+		_, err = r.publish(ctx, subject, nil, rev, "DEL")
+	}
 	if err != nil {
 		return fmt.Errorf("delete record %s: %w", nameOf(key), err)
 	}
-	// The marker is as good as absence for everyone; that it stays is only a row more to scan.
-	stream := r.stream(key)
-	_, _ = r.api(ctx, "STREAM.MSG.DELETE."+stream, map[string]any{"seq": seq, "no_erase": true})
 	return nil
 }
 
@@ -429,7 +434,7 @@ func (r *Records) request(ctx context.Context, m *nats.Msg) ([]byte, error) {
 // refused maps a refusal of the store. What is not known to mean that nothing was written is unknown.
 func refused(e *apiError) error {
 	switch e.ErrCode {
-	case jsWrongLastSequence, jsWrongLastConstant:
+	case jsWrongLastSequence, jsWrongLastConstant, jsSequenceNotFound:
 		return ErrConflict
 	case jsNoMessage:
 		return ErrAbsent

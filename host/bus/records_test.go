@@ -361,3 +361,37 @@ func TestHostsThatOpenTheRecordsAtOnceFindOneStore(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// What was deleted stays deleted on a server that was killed: it is started on a copy of its files as they are.
+func TestADeletedEntryDoesNotComeBackAfterAKill(t *testing.T) {
+	dir := t.TempDir()
+	br := startBroker(t, dir, 0)
+	r := openRecords(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), &memory{})
+	ctx := t.Context()
+	if _, err := r.Create(ctx, goalRef("first").Key().Status(), []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	gone, left := goalRef("gone").IndexKey(), goalRef("left").IndexKey()
+	rev, err := r.Create(ctx, gone, []byte("1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Create(ctx, left, []byte("1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Delete(ctx, gone, rev); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Delete(ctx, gone, rev); !errors.Is(err, bus.ErrConflict) {
+		t.Errorf("deleting it again: %v", err)
+	}
+	copied := t.TempDir()
+	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	again := openRecords(t, connectBus(t, bus.Config{InProcess: startBroker(t, copied, 0).InProcess()}), &memory{})
+	rows, err := again.Scan(ctx, "goalidx.manager")
+	if err != nil || len(rows) != 1 || rows[0].Key.Qualifiers[4] != "left" {
+		t.Errorf("after the kill: %+v, %v", rows, err)
+	}
+}

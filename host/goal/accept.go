@@ -2,6 +2,7 @@ package goal
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -353,20 +354,18 @@ func (s *Store) claim(ctx context.Context, ref wire.GoalRef, value []byte) (rev 
 		case !errors.Is(err, bus.ErrAbsent):
 			return 0, err
 		}
-		if rev, err = s.cfg.Records.Update(ctx, ref.IndexKey(), value, e.Rev); err == nil {
-			return rev, nil
+		if err = s.unclaim(ctx, ref, e.Rev); err != nil {
+			return 0, err
 		}
-		sent = true
 	}
-	return 0, err
+	return 0, cmp.Or(err, errTaken)
 }
 
 // unclaim takes an index entry of ours back.
 func (s *Store) unclaim(ctx context.Context, ref wire.GoalRef, rev uint64) error {
 	err := s.cfg.Records.Delete(ctx, ref.IndexKey(), rev)
 	if errors.Is(err, bus.ErrConflict) {
-		_, err = s.cfg.Records.Get(ctx, ref.IndexKey())
-		if errors.Is(err, bus.ErrAbsent) {
+		if _, gerr := s.cfg.Records.Get(ctx, ref.IndexKey()); errors.Is(gerr, bus.ErrAbsent) {
 			return nil
 		}
 	}

@@ -281,3 +281,28 @@ func TestASeatThatIsFoundSettlesItsOwnGoal(t *testing.T) {
 		})
 	}
 }
+
+// An entry that is left of a goal at its end goes at the next boot, whatever the journal still has of it.
+//
+// proves: GOAL-22
+func TestAnEntryOfAGoalThatEndedGoesAtTheNextBoot(t *testing.T) {
+	h := newMesh(t).host().boot().serve()
+	k := goal.KeyOf(caller, "g1")
+	if _, _, err := h.submit(k, fingerprintOf("a")); err != nil {
+		t.Fatal(err)
+	}
+	ref := refOf(k)
+	e, err := h.records.Get(t.Context(), ref.IndexKey())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.end(k, wire.GoalSucceeded)
+	h.settledOnMesh(k, wire.GoalSucceeded)
+	h.eventually("the outbox is empty", func() bool { row, _, err := h.store.Lookup(k); return err == nil && row.Committed })
+	h.crash()
+	if _, err := h.records.Create(t.Context(), ref.IndexKey(), e.Value); err != nil {
+		t.Fatal(err)
+	}
+	h.boot().serve()
+	h.settledOnMesh(k, wire.GoalSucceeded)
+}

@@ -163,7 +163,10 @@ func (s *Store) driven(k Key) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if ok && row.SeatID == "" && row.Result == nil {
+	switch {
+	case ok && row.Committed:
+		return false, nil // at its end: what is left of it in the index goes
+	case ok && row.SeatID == "" && row.Result == nil:
 		return false, nil // an orphan that an earlier host took note of
 	}
 	return ok, nil
