@@ -84,6 +84,15 @@ func NoArgs(raw json.RawMessage) *wire.Error { return wire.DecodeArgs(raw, new(s
 // last changed. It goes out as it is.
 type Encoded json.RawMessage
 
+// AppendJSON appends the reply to dst.
+func (e Encoded) AppendJSON(dst []byte) []byte { return append(dst, e...) }
+
+// Appender is a reply that writes itself into the buffer of the envelope: compact JSON that was checked against the
+// contract when it last changed.
+type Appender interface {
+	AppendJSON(dst []byte) []byte
+}
+
 // Command is one command of an endpoint.
 type Command struct {
 	Handler Handler

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -185,24 +186,60 @@ func (s *Service) answer(req *Request, cmd Command, data any, werr *wire.Error) 
 		s.reply(req, wire.EndpointReply{Error: werr})
 		return
 	}
-	raw, code, err := encodeData(data, cmd.Output)
-	if err == nil && int64(len(raw)) > s.bus.nc.MaxPayload()-4096 {
-		code, err = wire.CodeResourceExhausted, fmt.Errorf("the answer is %d bytes, more than the server carries", len(raw))
-	}
-	if err != nil {
-		// The handler ran: what it did is done, whatever is wrong with its answer.
-		s.cfg.Log.Error("answer cannot be sent", "op", req.Subject.Command, "err", err)
-		s.reply(req, wire.EndpointReply{Error: &wire.Error{Code: code, Message: err.Error(), Outcome: wire.OutcomeExecuted}})
+	if a, ok := data.(Appender); ok {
+		s.replyWith(req, a)
 		return
 	}
-	s.reply(req, wire.EndpointReply{OK: true, Data: raw})
+	raw, code, err := encodeData(data, cmd.Output)
+	if err != nil {
+		s.unsent(req, code, err)
+		return
+	}
+	s.replyWith(req, Encoded(raw))
+}
+
+// unsent answers a request whose handler ran and whose answer cannot go out: what it did is done.
+func (s *Service) unsent(req *Request, code string, err error) {
+	s.cfg.Log.Error("answer cannot be sent", "op", req.Subject.Command, "err", err)
+	s.reply(req, wire.EndpointReply{Error: &wire.Error{Code: code, Message: err.Error(), Outcome: wire.OutcomeExecuted}})
+}
+
+// buffers are those of replies: the connection copies what it is given.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxKept is the largest buffer that is kept for the next reply, in bytes.
+const maxKept = 1 << 20
+
+// replyWith answers with data, in one buffer and without reading it once more.
+func (s *Service) replyWith(req *Request, data Appender) {
+	if !req.Env.ReplyExpected {
+		return
+	}
+	subject, err := req.Subject.Reply(s.cfg.InstanceID, s.cfg.Epoch).Subject()
+	if err != nil {
+		s.cfg.Log.Warn("reply was not sent", "op", req.Subject.Command, "err", err)
+		return
+	}
+	buf := buffers.Get().(*[]byte)
+	p := append((*buf)[:0], `{"v":1,"id":"`...)
+	p = append(p, req.Env.ID...) // admitted: it has the grammar of an id, and no character to escape
+	p = append(p, `","ok":true,"data":`...)
+	p = data.AppendJSON(p)
+	p = append(p, '}')
+	if most := s.bus.nc.MaxPayload(); int64(len(p)) > most {
+		err = fmt.Errorf("the answer is %d bytes, more than the server carries", len(p))
+		s.unsent(req, wire.CodeResourceExhausted, err)
+	} else if err = s.bus.nc.Publish(subject, p); err != nil {
+		s.cfg.Log.Warn("reply was not sent", "op", req.Subject.Command, "err", err)
+	}
+	if cap(p) <= maxKept {
+		*buf = p
+		buffers.Put(buf)
+	}
 }
 
 // encodeData encodes a handler's answer and checks it against the contract. The code goes with the error.
 func encodeData(data any, output *wire.Schema) (raw json.RawMessage, code string, err error) {
-	if e, ok := data.(Encoded); ok {
-		return json.RawMessage(e), "", nil
-	}
 	if raw, err = json.Marshal(data); err != nil {
 		return nil, wire.CodeResourceExhausted, err
 	}
@@ -228,25 +265,11 @@ func (s *Service) reply(req *Request, r wire.EndpointReply) {
 	subject, err := req.Subject.Reply(s.cfg.InstanceID, s.cfg.Epoch).Subject()
 	if err == nil {
 		var p []byte
-		if p, err = encodeReply(r); err == nil {
+		if p, err = r.Encode(); err == nil {
 			err = s.bus.nc.Publish(subject, p)
 		}
 	}
 	if err != nil {
 		s.cfg.Log.Warn("reply was not sent", "op", req.Subject.Command, "err", err)
 	}
-}
-
-// encodeReply is EndpointReply.Encode, without reading data once more: it is valid and compact already, and
-// may be large.
-func encodeReply(r wire.EndpointReply) ([]byte, error) {
-	if !r.OK || r.Receipt != "" || len(r.Data) == 0 || !wire.ValidID(r.ID) {
-		return r.Encode()
-	}
-	p := make([]byte, 0, len(r.Data)+len(r.ID)+48)
-	p = append(p, `{"v":1,"id":"`...)
-	p = append(p, r.ID...)
-	p = append(p, `","ok":true,"data":`...)
-	p = append(p, r.Data...)
-	return append(p, '}'), nil
 }

@@ -234,7 +234,7 @@ func TestRightsInASpaceOfUsersAreThoseOfThisMoment(t *testing.T) {
 			t.Fatal(err)
 		}
 		var rows []wire.AgentRow
-		if err := json.Unmarshal(got.(bus.Encoded), &rows); err != nil {
+		if err := json.Unmarshal(got.(bus.Appender).AppendJSON(nil), &rows); err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range rows {

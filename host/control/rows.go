@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strconv"
 	"sync"
 
-	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -34,33 +34,46 @@ var (
 
 func newRowCache() *rowCache { return &rowCache{rows: map[rowKey]*cachedRow{}} }
 
-// list encodes rows as a JSON array. A row that breaks the contract is an *wire.Error internal, executed.
-func (c *rowCache) list(rows []wire.AgentRow) (bus.Encoded, error) {
+// rowList is a list of rows as ps answers it.
+type rowList struct {
+	rows   []*cachedRow
+	uptime []int64
+}
+
+// AppendJSON appends the JSON array to dst.
+func (l rowList) AppendJSON(dst []byte) []byte {
+	size := 2
+	for _, r := range l.rows {
+		size += len(r.head) + len(r.tail) + 24
+	}
+	dst = append(slices.Grow(dst, size), '[')
+	for i, r := range l.rows {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, r.head...)
+		dst = strconv.AppendInt(dst, l.uptime[i], 10)
+		dst = append(dst, r.tail...)
+	}
+	return append(dst, ']')
+}
+
+// list finds or makes the encodings of rows. A row that breaks the contract is an *wire.Error internal, executed.
+func (c *rowCache) list(rows []wire.AgentRow) (rowList, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	size := 2
-	found := make([]*cachedRow, len(rows))
+	l := rowList{make([]*cachedRow, len(rows)), make([]int64, len(rows))}
 	for i := range rows {
 		r, err := c.row(&rows[i])
 		if err != nil {
-			return nil, err
+			return rowList{}, err
 		}
-		found[i] = r
-		size += len(r.head) + len(r.tail) + 24
+		l.rows[i], l.uptime[i] = r, rows[i].UptimeMs
 	}
 	if len(c.rows) > len(rows) {
-		c.keep(found)
+		c.keep(l.rows)
 	}
-	out := append(make([]byte, 0, size), '[')
-	for i, r := range found {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = append(out, r.head...)
-		out = strconv.AppendInt(out, rows[i].UptimeMs, 10)
-		out = append(out, r.tail...)
-	}
-	return append(out, ']'), nil
+	return l, nil
 }
 
 // keep forgets every row but those found.

@@ -28,10 +28,11 @@ func TestRowsAreThoseOfNow(t *testing.T) {
 	rows := someRows(5)
 	check := func(what string) {
 		t.Helper()
-		p, err := c.list(rows)
+		l, err := c.list(rows)
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
+		p := l.AppendJSON(nil)
 		want, err := json.Marshal(rows)
 		if err != nil {
 			t.Fatal(err)
@@ -73,10 +74,11 @@ func TestRowsAreHeldToTheContract(t *testing.T) {
 	var full wire.AgentRow
 	fillAll(reflect.ValueOf(&full).Elem())
 	c := newRowCache()
-	p, err := c.list([]wire.AgentRow{full})
+	l, err := c.list([]wire.AgentRow{full})
 	if err != nil {
 		t.Fatal(err)
 	}
+	p := l.AppendJSON(nil)
 	var back []wire.AgentRow
 	if err := json.Unmarshal(p, &back); err != nil || !reflect.DeepEqual(back[0], full) {
 		t.Fatalf("%+v, %v", back, err)
@@ -112,10 +114,13 @@ func BenchmarkRows(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			c, rows := newRowCache(), someRows(n)
 			b.ReportAllocs()
+			var buf []byte
 			for b.Loop() {
-				if _, err := c.list(rows); err != nil {
+				l, err := c.list(rows)
+				if err != nil {
 					b.Fatal(err)
 				}
+				buf = l.AppendJSON(buf[:0])
 			}
 		})
 	}
