@@ -8,8 +8,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -102,22 +102,29 @@ func checkLine(t testing.TB, text string, of []line) {
 func comments(t testing.TB) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	for _, dir := range []string{".", "../../sdk/wire"} {
-		pkgs, err := parser.ParseDir(token.NewFileSet(), dir, func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, parser.ParseComments)
+	for _, pattern := range []string{"*.go", "../../sdk/wire/*.go"} {
+		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, pkg := range pkgs {
-			ast.Inspect(pkg, func(n ast.Node) bool {
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(parsed, func(n ast.Node) bool {
 				spec, ok := n.(*ast.TypeSpec)
 				if !ok {
 					return true
 				}
 				if st, ok := spec.Type.(*ast.StructType); ok {
 					for _, f := range st.Fields.List {
-						text := f.Comment.Text()
+						text := strings.TrimSpace(strings.ReplaceAll(f.Comment.Text(), "\n", " "))
 						for _, name := range f.Names {
-							out[spec.Name.Name+"."+name.Name] = strings.TrimSpace(strings.ReplaceAll(text, "\n", " "))
+							out[spec.Name.Name+"."+name.Name] = text
 						}
 					}
 				}
