@@ -4,6 +4,7 @@ import (
 	"context"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -20,6 +21,9 @@ func (w *world) as(acc wire.Acceptance) (back func()) {
 // proves: CAP-2, EXIT-8
 func TestAnEndSaysWhoAskedForIt(t *testing.T) {
 	w := newWorld(t)
+	w.crash()
+	w.cooling = time.Hour // so that no place has cooled before it is looked at
+	w.boot()
 	cooling := 0
 	check := func(name, cause string, cools bool) {
 		t.Helper()

@@ -134,6 +134,26 @@ func TestAnEndThatIsBeingRecordedIsNotUnknown(t *testing.T) {
 	}
 }
 
+// What was meant for one process is not typed into the next one of the same life.
+//
+// proves: INPUT-3
+func TestAnInputIsForOneProcess(t *testing.T) {
+	a := newActorForTest(t)
+	into := a.snapshot().Row.SeatID
+	a.into.Store(&into)
+	if err := a.accepts(); err != nil {
+		t.Fatal(err)
+	}
+	a.show(func(s *Snapshot) { s.Row.SeatID = "y" })
+	var refused *wire.Error
+	if err := a.accepts(); !errors.As(err, &refused) || refused.Code != wire.CodeFailedPrecondition || !strings.Contains(err.Error(), "started again meanwhile") {
+		t.Errorf("in the middle of an input: %v", err)
+	}
+	if err := a.snapshot().accepts(); err != nil {
+		t.Errorf("the next input: %v", err)
+	}
+}
+
 func newActorForTest(t *testing.T) *actor {
 	t.Helper()
 	s := New(Config{})

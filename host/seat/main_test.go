@@ -67,6 +67,7 @@ type world struct {
 	roster      seat.Roster
 	viewWait    time.Duration
 	exitPoll    time.Duration
+	cooling     time.Duration
 	restartWait time.Duration
 }
 
@@ -205,7 +206,7 @@ func (w *world) boot() []seat.Verdict {
 		InstanceID: w.instanceID, Policy: w.policy, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: w.seatRoot, EndedDir: filepath.Join(w.dir, "ended"), MaxSeats: w.max,
 		Journal: w.journal, Goals: w.goals, Plugins: w.plugins, Agent: "command", Health: 50 * time.Millisecond,
 		Log:      hclog.New(&hclog.LoggerOptions{Output: testWriter{w.t}, Level: hclog.Debug}),
-		ViewWait: w.viewWait, ExitPoll: w.exitPoll, RestartWait: cmp.Or(w.restartWait, 10*time.Millisecond),
+		ViewWait: w.viewWait, ExitPoll: w.exitPoll, Cooling: w.cooling, RestartWait: cmp.Or(w.restartWait, 10*time.Millisecond),
 	}
 	if w.roster != nil {
 		cfg.Roster = w.roster

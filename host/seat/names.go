@@ -154,7 +154,7 @@ func (r *retired) add(l life) {
 	r.lives[l] = true
 	if r.order = append(r.order, l); len(r.order) > keepRetired {
 		delete(r.lives, r.order[0])
-		r.order = append(r.order[:0:0], r.order[1:]...)
+		r.order = r.order[1:]
 	}
 }
 

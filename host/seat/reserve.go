@@ -1,12 +1,14 @@
 package seat
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/host/goal"
 	"github.com/cotal-ai/cotal-host/host/journal"
+	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -74,7 +76,7 @@ func (a *actor) redrive() {
 		}
 	case Stopping:
 		if a.stopping == nil && a.cancelLaunch == nil {
-			a.ladder(a.stopMode)
+			a.ladder(cmp.Or(a.stopMode, sdk.StopGraceful)) // an earlier host may have begun it
 		}
 	}
 }
