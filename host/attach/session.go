@@ -33,15 +33,14 @@ type session struct {
 	done   chan struct{} // closed when nothing of the session is left
 	stops  []func()      // set before anybody else knows the session
 
-	mu     sync.Mutex
-	phase  phase
-	flow   *outflow
-	recv   *wire.Receiver
-	timer  []*time.Timer
-	moved  chan struct{}  // closed and made anew when a credit came
-	typed  chan []byte    // taken in order; never full, since the window bounds what is under way
-	size   chan [2]uint16 // the last one that is wanted
-	beaten uint64
+	mu    sync.Mutex
+	phase phase
+	flow  *outflow
+	recv  *wire.Receiver
+	timer []*time.Timer
+	moved chan struct{}  // closed and made anew when a credit came
+	typed chan []byte    // taken in order; never full, since the window bounds what is under way
+	size  chan [2]uint16 // the last one that is wanted
 
 	wmu  sync.Mutex
 	wbuf []byte

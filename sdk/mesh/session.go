@@ -333,7 +333,7 @@ func (s *Session) buffer(size int) []byte {
 		s.free = s.free[:n-1]
 		return b
 	}
-	return make([]byte, 0, wire.MaxSessionData+8)
+	return make([]byte, 0, wire.MaxSessionData+64) // what decoding needs
 }
 
 // Read gives output of the terminal. It returns io.EOF when the session has ended (Reason says why), and the error

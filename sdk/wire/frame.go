@@ -65,7 +65,7 @@ func AppendTerminalFrame(dst []byte, seq uint64, ack *uint64, p []byte) []byte {
 	dst = append(dst, `{"t":"f","seq":`...)
 	dst = strconv.AppendUint(dst, seq, 10)
 	dst = append(dst, `,"data":{"k":"data","b":"`...)
-	dst = base64.StdEncoding.AppendEncode(dst, p)
+	dst = appendBase64(dst, p)
 	dst = append(dst, `"}`...)
 	if ack != nil {
 		dst = append(dst, `,"ack":`...)
@@ -145,7 +145,7 @@ func fastTerminal(p, buf []byte) (Frame, *TerminalFrame, bool) {
 	if bytes.IndexByte(text, '\n') >= 0 || bytes.IndexByte(text, '\r') >= 0 {
 		return Frame{}, nil, false
 	}
-	out, err := base64.StdEncoding.Strict().AppendDecode(buf, text)
+	out, err := appendUnbase64(buf, text)
 	if err != nil {
 		return Frame{}, nil, false
 	}
@@ -212,7 +212,7 @@ func (t TerminalFrame) MarshalJSON() ([]byte, error) {
 	switch t.Kind {
 	case TerminalData:
 		p := append(make([]byte, 0, 24+base64.StdEncoding.EncodedLen(len(t.Bytes))), `{"k":"data","b":"`...)
-		p = base64.StdEncoding.AppendEncode(p, t.Bytes)
+		p = appendBase64(p, t.Bytes)
 		return append(p, `"}`...), nil
 	case TerminalResize:
 		return fmt.Appendf(nil, `{"k":"resize","cols":%d,"rows":%d}`, t.Cols, t.Rows), nil
