@@ -110,7 +110,7 @@ type historyReader struct {
 }
 
 // from puts the consumer at a sequence and returns how many messages are there for it from there on.
-func (r *historyReader) from(ctx context.Context, seq uint64, since time.Time) (uint64, error) {
+func (r *historyReader) from(ctx context.Context, seq uint64) (uint64, error) {
 	if r.made {
 		if err := r.delete(ctx); err != nil {
 			return 0, err
@@ -119,11 +119,7 @@ func (r *historyReader) from(ctx context.Context, seq uint64, since time.Time) (
 	config := map[string]any{
 		"name": r.name, "filter_subject": r.filter, "ack_policy": "none", "mem_storage": true, "num_replicas": 1,
 		"inactive_threshold": 30 * time.Second, "max_deliver": 1,
-	}
-	if since.IsZero() {
-		config["deliver_policy"], config["opt_start_seq"] = "by_start_sequence", seq
-	} else {
-		config["deliver_policy"], config["opt_start_time"] = "by_start_time", since.UTC().Format(time.RFC3339Nano)
+		"deliver_policy": "by_start_sequence", "opt_start_seq": seq,
 	}
 	var info struct {
 		NumPending uint64 `json:"num_pending"`
@@ -164,17 +160,10 @@ func (r *historyReader) remove() {
 // last reads the latest messages of [begin, end). The server can count what is behind a sequence but cannot go
 // backwards, so the start is sought: twice as far back each time, until enough is behind it.
 func (r *historyReader) last(ctx context.Context, begin, end uint64, q HistoryQuery) ([]Message, error) {
-	if !q.Since.IsZero() {
-		n, err := r.from(ctx, 0, q.Since)
-		if err != nil || n == 0 {
-			return nil, err
-		}
-		return r.read(ctx, begin, end, n, q.Limit)
-	}
 	behind := uint64(0) // messages at end and later, which are not wanted
 	if q.Before > 0 {
 		var err error
-		if behind, err = r.from(ctx, end, time.Time{}); err != nil {
+		if behind, err = r.from(ctx, end); err != nil {
 			return nil, err
 		}
 	}
@@ -183,18 +172,19 @@ func (r *historyReader) last(ctx context.Context, begin, end uint64, q HistoryQu
 		if end-begin > back {
 			start = end - back
 		}
-		n, err := r.from(ctx, start, time.Time{})
+		n, err := r.from(ctx, start)
 		if err != nil {
 			return nil, err
 		}
 		if start == begin || n >= behind+uint64(q.Limit) {
-			return r.read(ctx, start, end, n, q.Limit)
+			return r.read(ctx, start, end, n, q)
 		}
 	}
 }
 
-// read takes n messages from the consumer and keeps the last limit of [begin, end).
-func (r *historyReader) read(ctx context.Context, begin, end, n uint64, limit int) ([]Message, error) {
+// read takes n messages from the consumer and keeps the last of [begin, end).
+func (r *historyReader) read(ctx context.Context, begin, end, n uint64, q HistoryQuery) ([]Message, error) {
+	limit := q.Limit
 	inbox := r.c.nc.NewInbox()
 	in := make(chan *nats.Msg, historyBatch+16)
 	sub, err := r.c.nc.ChanSubscribe(inbox, in)
@@ -212,12 +202,13 @@ func (r *historyReader) read(ctx context.Context, begin, end, n uint64, limit in
 		if err := r.c.nc.PublishMsg(req); err != nil {
 			return nil, failure(err)
 		}
-		got, done, err := r.batch(ctx, in, batch, func(seq uint64, msg *nats.Msg) bool {
+		got, done, err := r.batch(ctx, in, batch, func(meta *nats.MsgMetadata, msg *nats.Msg) bool {
+			seq := meta.Sequence.Stream
 			if seq >= end {
 				return false
 			}
 			m, err := open(msg.Subject, msg.Data)
-			if err != nil || seq < begin || !seen.first(m.ID) {
+			if err != nil || seq < begin || meta.Timestamp.Before(q.Since) || !seen.first(m.ID) {
 				return true
 			}
 			m.Historical, m.Seq = true, seq
@@ -243,7 +234,7 @@ func (r *historyReader) read(ctx context.Context, begin, end, n uint64, limit in
 const historyBatch = 256
 
 // batch reads the answer to one pull. done: there is nothing more, or take wants no more.
-func (r *historyReader) batch(ctx context.Context, in chan *nats.Msg, want uint64, take func(uint64, *nats.Msg) bool) (got uint64, done bool, err error) {
+func (r *historyReader) batch(ctx context.Context, in chan *nats.Msg, want uint64, take func(*nats.MsgMetadata, *nats.Msg) bool) (got uint64, done bool, err error) {
 	silence := time.NewTimer(requestTimeout)
 	defer silence.Stop()
 	for got < want {
@@ -263,7 +254,7 @@ func (r *historyReader) batch(ctx context.Context, in chan *nats.Msg, want uint6
 				return got, true, fmt.Errorf("%w: %w", ErrBadReply, err)
 			}
 			got++
-			if !take(meta.Sequence.Stream, msg) {
+			if !take(meta, msg) {
 				return got, true, nil
 			}
 			silence.Reset(requestTimeout)

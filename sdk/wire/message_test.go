@@ -133,6 +133,7 @@ func TestPresenceIsStrictWhenWritten(t *testing.T) {
 		{"with a mode nobody knows", "channelModes.team", func(p *Presence) { p.ChannelModes = map[string]string{"team": "loud"} }},
 		{"offline with a status time", "statusSince", func(p *Presence) { p.Status, p.StatusSince = StatusOffline, 5 }},
 		{"with a name of 129 characters", "card.name", func(p *Presence) { p.Card.Name = strings.Repeat("ö", 129) }},
+		{"with a meta key of nobody's", "card.meta.mood", func(p *Presence) { p.Card.Meta = map[string]json.RawMessage{"mood": []byte(`"fine"`)} }},
 		{"of a card that contradicts itself", "card.id", func(p *Presence) { p.Card.Owner, p.Card.Actor = "local", "bob" }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -193,7 +193,8 @@ func (f *fields) card(c *AgentCard) {
 func isSet(s string) bool { return s != "" }
 
 // Check refuses, naming the field, what a reader would take and a writer must not write: a state, condition
-// or mode that is not known, and a record without lifecycle UID or protocol version.
+// or mode that is not known, a key of the card's meta that is nobody's, and a record without lifecycle UID or
+// protocol version.
 func (p Presence) Check() error {
 	problem := func(field, v string, set []string) error {
 		return &FieldError{field, tokenProblem(v, "is not "+orList(set))}
@@ -213,6 +214,11 @@ func (p Presence) Check() error {
 		return problem("condition.code", p.Condition.Code, conditionCodes)
 	case p.Attention != "" && !slices.Contains(attentionModes, p.Attention):
 		return problem("attention", p.Attention, attentionModes)
+	}
+	for key := range p.Card.Meta {
+		if !slices.Contains(reservedMetaKey, key) && !ValidPartKind(key) {
+			return &FieldError{"card.meta." + clip(key), "is neither reserved nor a reverse-DNS name"}
+		}
 	}
 	for name, mode := range p.ChannelModes {
 		if !ValidChannel(name) || !slices.Contains(channelModes, mode) {
