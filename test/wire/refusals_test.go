@@ -202,6 +202,10 @@ var targets = []refusal{
 	{what: "the uid of a life, under another actor", spoil: aimed(func(r *rig, q *request) {
 		q.at("any", triple{r.victim.owner, "somebody", r.victim.uid})
 	}), code: "expired"},
+	{what: "a life that is over", spoil: func(r *rig, c command, q *request) bool {
+		q.at("any", r.gone)
+		return c.targeted() && c.name != "despawn" && c.name != "stop" // it is stopped, which is no refusal
+	}, code: "expired"},
 	{what: "an actor nobody has", spoil: aimed(func(r *rig, q *request) { q.at("any", newCaller()) }), code: "expired"},
 	{what: "mode owner over another owner", spoil: aimed(func(r *rig, q *request) {
 		q.at("owner", triple{"u_" + strings.Repeat("b", 26), r.victim.actor, r.victim.uid})
@@ -418,6 +422,8 @@ func TestWhatIsRefusedLeavesNoTrace(t *testing.T) {
 	r := newRig(t)
 	r.Persona("scribe", "---\nagent: command\nlaunchOptions:\n  argv: [cat]\n---\nYou write.\n")
 	r.victim = r.recorder("victim", "typed").seat()
+	r.gone = r.spawn("gone", idle).seat()
+	r.despawn(r.gone)
 	before := r.settled()
 	first := before
 	for _, c := range table {

@@ -60,6 +60,7 @@ type rig struct {
 	commands        map[string]commandDoc // as describe declares them
 	description     described
 	victim          triple // a seat that runs, under the name victim
+	gone            triple // one that ran
 
 	*ears
 }
@@ -491,6 +492,6 @@ func (r *rig) rows() map[string]map[string]any {
 func (r *rig) under(t *testing.T) *rig {
 	return &rig{
 		World: r.World, t: t, host: r.host, nc: r.nc, space: r.space, instance: r.instance, epoch: r.epoch, me: r.me,
-		commands: r.commands, description: r.description, victim: r.victim, ears: r.ears,
+		commands: r.commands, description: r.description, victim: r.victim, gone: r.gone, ears: r.ears,
 	}
 }
