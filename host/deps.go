@@ -2,12 +2,15 @@ package host
 
 import (
 	"context"
+	"errors"
 
 	"github.com/cotal-ai/cotal-host/host/authz"
+	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/host/control"
 	"github.com/cotal-ai/cotal-host/host/launch"
 	"github.com/cotal-ai/cotal-host/host/persona"
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
 // deps binds the commands of the manager endpoint to this host.
@@ -17,7 +20,7 @@ func (h *Host) deps() control.Deps {
 	return control.Deps{
 		Host: h, Seats: h.seats, Goals: h.goals, Launch: h.seats, Attach: h.sessions, Purger: purger{h},
 		Personas: persona.NewStore(h.cfg.Root, guard.Policy.Kind()),
-		Models:   launch.Models{Plugins: plugins{h.catalog}, EnvAllow: h.envAllow},
+		Models:   &launch.Models{Plugins: plugins{h.catalog}, EnvAllow: h.envAllow},
 		Policy:   guard, Authz: guard.Policy, Fence: h.fence, Registry: instances{h},
 	}
 }
@@ -26,7 +29,11 @@ func (h *Host) deps() control.Deps {
 type purger struct{ h *Host }
 
 func (p purger) Purge(ctx context.Context, directMessages bool) (chat int64, dm *int64, err error) {
-	return p.h.bus.Purge(ctx, p.h.cfg.Space, directMessages)
+	chat, dm, err = p.h.bus.Purge(ctx, p.h.cfg.Space, directMessages)
+	if errors.Is(err, bus.ErrUnavailable) {
+		err = wire.Fail(wire.CodeUnavailable, "%v; some of the history may be gone", err)
+	}
+	return chat, dm, err
 }
 
 // Connectors returns the names of the manifest's connectors, sorted.

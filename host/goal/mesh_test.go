@@ -384,7 +384,7 @@ func TestARepeatedSubmissionIsAnsweredAlike(t *testing.T) {
 	}
 }
 
-// proves: GOAL-2, GOAL-18, GOAL-28
+// proves: GOAL-2, GOAL-18, GOAL-28, AUTHZ-17
 func TestAGoalIsToldToItsOwnCallerAlone(t *testing.T) {
 	m := newMesh(t)
 	h := m.host().boot().serve()

@@ -8,7 +8,10 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -20,12 +23,23 @@ type Connectors interface {
 	Connectors() []string // every connector of the manifest, sorted
 }
 
-// Models asks connectors what models their programs offer.
+// Models asks connectors what models their programs offer. Asking starts a program, for seconds: whoever asks the
+// same at the same time shares its answer, and only so many may wait at once.
 type Models struct {
 	Plugins  Connectors
 	Environ  []string // the host's environment; default os.Environ()
 	EnvAllow []string // extra variables the operator lets agents see, by name
+
+	waiting atomic.Int32
+	asking  singleflight.Group
 }
+
+// MaxModelCalls is how many answers may be waited for at once: fewer than there are reads of a host at once, so
+// that ps never waits for a catalogue.
+const MaxModelCalls = 8
+
+// modelsTimeout bounds one catalogue, whoever waits for it. The catalog of plugins has a bound of its own below it.
+const modelsTimeout = 30 * time.Second
 
 // within leaves a tenth of a deadline for the answer: a catalogue that does not come must not cost the others
 // theirs.
@@ -44,9 +58,13 @@ const MaxCatalogBytes = 960 << 10
 // List answers models: one row for each connector, or for the one that is named. A connector that fails has a row
 // with an error and holds up nobody else's.
 //
-// Errors, only with agent: not-found for a connector that is not installed; unavailable, unimplemented or
+// Errors: resource-exhausted when too many wait already; and only with agent: not-found for a connector that is not installed; unavailable, unimplemented or
 // resource-exhausted when it could not give its catalogue. One that has none has a row that says so.
-func (m Models) List(ctx context.Context, args wire.ModelsArgs) (wire.ModelsReply, error) {
+func (m *Models) List(ctx context.Context, args wire.ModelsArgs) (wire.ModelsReply, error) {
+	defer m.waiting.Add(-1)
+	if m.waiting.Add(1) > MaxModelCalls {
+		return wire.ModelsReply{}, wire.Refuse(wire.CodeResourceExhausted, "%d callers wait for catalogues of models already; try again", MaxModelCalls)
+	}
 	names := m.Plugins.Connectors()
 	if args.Agent != "" {
 		names = []string{args.Agent}
@@ -55,7 +73,7 @@ func (m Models) List(ctx context.Context, args wire.ModelsArgs) (wire.ModelsRepl
 	errs := make([]error, len(names))
 	var wg sync.WaitGroup
 	for i, name := range names {
-		wg.Go(func() { rows[i], errs[i] = m.one(ctx, name, args.Refresh) })
+		wg.Go(func() { rows[i], errs[i] = m.shared(ctx, name, args.Refresh) })
 	}
 	wg.Wait()
 	if args.Agent != "" && errs[0] != nil {
@@ -83,15 +101,31 @@ func (m Models) List(ctx context.Context, args wire.ModelsArgs) (wire.ModelsRepl
 	return wire.ModelsReply{Catalogs: rows}, nil
 }
 
+// shared is one, for all who ask for the same now. It outlives whoever asked first.
+func (m *Models) shared(ctx context.Context, name string, refresh bool) (wire.ModelCatalog, error) {
+	ctx, cancel := within(ctx)
+	defer cancel()
+	answer := m.asking.DoChan(fmt.Sprint(name, " ", refresh), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), modelsTimeout)
+		defer cancel()
+		row, err := m.one(ctx, name, refresh)
+		return row, err
+	})
+	select {
+	case a := <-answer:
+		return a.Val.(wire.ModelCatalog), a.Err
+	case <-ctx.Done():
+		return wire.ModelCatalog{Agent: name, Supported: true, Models: []json.RawMessage{}, Error: "it gave no catalogue in time; ask again"}, ctx.Err()
+	}
+}
+
 // one is the row of one connector, and the error that stands in it.
-func (m Models) one(ctx context.Context, name string, refresh bool) (wire.ModelCatalog, error) {
+func (m *Models) one(ctx context.Context, name string, refresh bool) (wire.ModelCatalog, error) {
 	row := wire.ModelCatalog{Agent: name, Supported: true, Models: []json.RawMessage{}}
 	fail := func(err error) (wire.ModelCatalog, error) {
 		row.Error = strings.ReplaceAll(err.Error(), "\n", "; ")
 		return row, err
 	}
-	ctx, cancel := within(ctx)
-	defer cancel()
 	con, info, err := m.Plugins.Connector(ctx, name)
 	if err != nil {
 		row.Supported = false

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,6 +63,8 @@ func with(caps []sdk.Capability, requires []string, list func(context.Context, s
 func TestModelsAreARowForEachConnector(t *testing.T) {
 	lists := []sdk.Capability{sdk.CapModels}
 	var asked sdk.ModelQuery
+	end := make(chan struct{})
+	defer close(end)
 	plugins := shelf{
 		"all": with(lists, []string{"sh"}, func(_ context.Context, q sdk.ModelQuery) (sdk.ModelCatalog, error) {
 			asked = q
@@ -76,12 +80,12 @@ func TestModelsAreARowForEachConnector(t *testing.T) {
 		"refuses": with(lists, nil, func(context.Context, sdk.ModelQuery) (sdk.ModelCatalog, error) {
 			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnsupported, "not with this licence")
 		}),
-		"slow": with(lists, nil, func(ctx context.Context, _ sdk.ModelQuery) (sdk.ModelCatalog, error) {
-			<-ctx.Done()
-			return sdk.ModelCatalog{}, ctx.Err()
+		"slow": with(lists, nil, func(context.Context, sdk.ModelQuery) (sdk.ModelCatalog, error) {
+			<-end
+			return sdk.ModelCatalog{}, nil
 		}),
 	}
-	m := Models{Plugins: plugins, Environ: []string{"PATH=/usr/bin:/bin", "OPENAI_API_KEY=k", "SECRET=s", "EXTRA=e"}, EnvAllow: []string{"EXTRA"}}
+	m := &Models{Plugins: plugins, Environ: []string{"PATH=/usr/bin:/bin", "OPENAI_API_KEY=k", "SECRET=s", "EXTRA=e"}, EnvAllow: []string{"EXTRA"}}
 	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 	defer cancel()
 	reply, err := m.List(ctx, wire.ModelsArgs{Refresh: true})
@@ -103,7 +107,7 @@ func TestModelsAreARowForEachConnector(t *testing.T) {
 		{Agent: "missing", Supported: true, Models: raws(), Error: "not found on this host's PATH: no-such-program"},
 		{Agent: "none", Models: raws()},
 		{Agent: "refuses", Models: raws(), Error: "unsupported: not with this licence"},
-		{Agent: "slow", Supported: true, Models: raws(), Error: context.DeadlineExceeded.Error()},
+		{Agent: "slow", Supported: true, Models: raws(), Error: "it gave no catalogue in time; ask again"},
 	}
 	for i, row := range reply.Catalogs {
 		if i >= len(want) || !reflect.DeepEqual(row, want[i]) {
@@ -145,7 +149,7 @@ func TestACatalogueTooLargeForAnAnswerIsToldOf(t *testing.T) {
 			return c, nil
 		})
 	}
-	m := Models{Plugins: shelf{"big": some(20_000), "small": some(3)}, Environ: []string{}}
+	m := &Models{Plugins: shelf{"big": some(20_000), "small": some(3)}, Environ: []string{}}
 	reply, err := m.List(context.Background(), wire.ModelsArgs{})
 	if err != nil || len(reply.Catalogs) != 2 {
 		t.Fatalf("%+v, %v", reply, err)
@@ -159,5 +163,54 @@ func TestACatalogueTooLargeForAnAnswerIsToldOf(t *testing.T) {
 	_, err = m.List(context.Background(), wire.ModelsArgs{Agent: "big"})
 	if w := wire.ErrorFrom(err); w == nil || w.Code != wire.CodeResourceExhausted || !strings.Contains(w.Message, "20000 models") {
 		t.Errorf("named: %v", err)
+	}
+}
+
+// A catalogue costs a program: callers at the same time share one, and do not take all the places of a host's reads.
+func TestCallersAtTheSameTimeShareACatalogue(t *testing.T) {
+	var runs atomic.Int32
+	running, end := make(chan struct{}, 1), make(chan struct{})
+	m := &Models{Environ: []string{}, Plugins: shelf{"one": with([]sdk.Capability{sdk.CapModels}, nil, func(context.Context, sdk.ModelQuery) (sdk.ModelCatalog, error) {
+		if at := runs.Add(1); at > 1 {
+			t.Errorf("%d run at once", at)
+		}
+		defer runs.Add(-1)
+		select {
+		case running <- struct{}{}:
+		default:
+		}
+		<-end
+		return sdk.ModelCatalog{Models: []sdk.Model{{ID: "m"}}}, nil
+	})}}
+	first, cancel := context.WithCancel(context.Background())
+	errs := make(chan error, MaxModelCalls)
+	ask := func(ctx context.Context) {
+		reply, err := m.List(ctx, wire.ModelsArgs{Agent: "one"})
+		if err == nil && (len(reply.Catalogs) != 1 || len(reply.Catalogs[0].Models) != 1) {
+			err = fmt.Errorf("got %+v", reply)
+		}
+		errs <- err
+	}
+	go ask(first)
+	<-running
+	for range MaxModelCalls - 1 {
+		go ask(context.Background())
+	}
+	for m.waiting.Load() < MaxModelCalls {
+		runtime.Gosched()
+	}
+	_, err := m.List(context.Background(), wire.ModelsArgs{})
+	if w := wire.ErrorFrom(err); w == nil || w.Code != wire.CodeResourceExhausted || w.Outcome != wire.OutcomeNotExecuted {
+		t.Errorf("one too many: %v", err)
+	}
+	cancel() // whoever asked first goes; the others get the answer all the same
+	if err := <-errs; err == nil {
+		t.Error("a caller that went was answered")
+	}
+	close(end)
+	for range MaxModelCalls - 1 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
 	}
 }
