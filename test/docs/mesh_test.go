@@ -86,7 +86,7 @@ func TestJoiningAMesh(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Wait(); err != nil || said.Len() > 0 {
+	if err := cmd.Wait(); err != nil {
 		t.Errorf("the program ended with %v and said %q", err, said.String())
 	}
 	gone(p)
