@@ -54,8 +54,27 @@ func (h *Host) openMessaging(ctx context.Context) error {
 	if h.mesh.self, err = h.bus.Mesh(h.cfg.Space, managerCaller(h.inst.ID), "manager"); err != nil {
 		return err
 	}
-	h.mesh.roster, err = h.bus.WatchPresence(ctx, h.cfg.Space)
+	if h.mesh.roster, err = h.bus.WatchPresence(ctx, h.cfg.Space); err == nil {
+		go h.logView(h.mesh.roster)
+	}
 	return err
+}
+
+// logView notes whenever the view of who is present begins or ceases to be worth something.
+func (h *Host) logView(r *mesh.Roster) {
+	last := mesh.ViewUnpopulated
+	for {
+		changed := r.Changed()
+		if st := r.View().State; st != last {
+			h.log.Info("view of presence", "state", st)
+			last = st
+		}
+		select {
+		case <-changed:
+		case <-r.Done():
+			return
+		}
+	}
 }
 
 // managerCaller is who the host is outside user mode. It is the same over restarts: the epoch says which
