@@ -79,7 +79,7 @@ type Host struct {
 	busConfig bus.Config // how the mesh is reached
 	sessions  *attach.Sessions
 
-	registration *bus.Registration
+	registration atomic.Pointer[bus.Registration] // nil: not registered
 	fence        *control.Fence
 	classSpawn   atomic.Bool // spawn and launch are on the rail of the class
 
@@ -231,6 +231,9 @@ func (h *Host) boot(ctx context.Context) error {
 	if err == nil {
 		err = h.openRecords(ctx)
 	}
+	if err == nil {
+		err = h.register(ctx)
+	}
 	rerr := <-runtime
 	if err != nil {
 		return err
@@ -333,14 +336,11 @@ func (h *Host) serve(ctx context.Context, url, tokenFile string, runtimeErr erro
 	if err != nil {
 		return err
 	}
-	contract, err := bus.NewContract(wire.EndpointManager, wire.OwnerLocal, wire.ManagerURN, control.Revision, commands)
+	contract, err := control.Contract(wire.OwnerLocal)
 	if err != nil {
 		return err
 	}
-	if err := h.register(ctx, contract); err != nil {
-		return err
-	}
-	h.openGoals(ctx, h.registration.Fence)
+	h.openGoals(ctx, h.fenced)
 	h.service, err = h.bus.Serve(ctx, bus.EndpointConfig{
 		Space: h.cfg.Space, Endpoint: wire.EndpointManager, InstanceID: h.inst.ID, Epoch: h.inst.Epoch,
 		Contract: contract, Commands: commands, Log: h.log.Named("control"),

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cotal-ai/cotal-host/host/bus"
+	"github.com/cotal-ai/cotal-host/host/control"
 	"github.com/cotal-ai/cotal-host/plugins/catalog"
 	"github.com/cotal-ai/cotal-host/plugins/supervise"
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -19,33 +20,55 @@ const (
 	registerTimeout = 15 * time.Second
 	// keepEvery is how often the registration is looked after. Every commit is fenced by itself; this is for a
 	// host that commits nothing.
-	keepEvery = 10 * time.Second
+	keepEvery = 5 * time.Second
 	// offerEvery is how often it is looked whether a connector is available.
 	offerEvery = time.Second
 	// goodbyeTimeout bounds the last write of a stop.
 	goodbyeTimeout = time.Second
 )
 
-// register makes this incarnation the registered one. Nothing is served and no goal is committed before.
-func (h *Host) register(ctx context.Context, contract *bus.Contract) error {
+// register makes this incarnation the registered one, before it touches a seat. Where another one is, it does not
+// start. Where the store of the mesh cannot be written, it serves what it has: seats that live need an owner more
+// than new ones need a registry. It tries again then, and commits no goal before.
+func (h *Host) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
-	var err error
-	h.registration, err = h.bus.Register(ctx, h.records, bus.RegisterConfig{
+	contract, err := control.Contract(wire.OwnerLocal)
+	if err != nil {
+		return err
+	}
+	r, err := h.bus.Register(ctx, h.records, bus.RegisterConfig{
 		Endpoint: wire.EndpointManager, InstanceID: h.inst.ID, Epoch: h.inst.Epoch, Principal: managerCaller(h.inst.ID).Principal(),
 		Contract: contract, Log: h.log.Named("registry"),
 	})
-	return err
+	switch {
+	case errors.Is(err, bus.ErrSuperseded):
+		return err
+	case err != nil:
+		h.log.Error("not registered: nothing new is started until the mesh's store can be written; seats are served", "err", err)
+		return nil
+	}
+	h.registration.Store(r)
+	return nil
+}
+
+// fenced says whether this incarnation is the registered one.
+func (h *Host) fenced(ctx context.Context) error {
+	if r := h.registration.Load(); r != nil {
+		return r.Fence(ctx)
+	}
+	return wire.Refuse(wire.CodeUnavailable, "this host is not registered: the mesh's store cannot be written")
 }
 
 // instances answers whom a scatter has to expect.
 type instances struct{ h *Host }
 
 func (i instances) Instances(ctx context.Context) ([]wire.ExpectedReply, error) {
-	if i.h.registration == nil {
-		return nil, wire.Refuse(wire.CodeUnavailable, "this host is starting")
+	r := i.h.registration.Load()
+	if r == nil {
+		return nil, wire.Refuse(wire.CodeFailedPrecondition, "this host is not registered: the mesh's store cannot be written")
 	}
-	return i.h.registration.Instances(ctx)
+	return r.Instances(ctx)
 }
 
 // keepRegistered says that this host is ready, and looks after that until it stops.
@@ -56,11 +79,23 @@ func (h *Host) keepRegistered() {
 		cancel()
 	}()
 	go func() {
+		for h.registration.Load() == nil {
+			select {
+			case <-time.After(keepEvery):
+			case <-ctx.Done():
+				return
+			}
+			if err := h.register(ctx); err != nil && ctx.Err() == nil {
+				h.superseded(err)
+				return
+			}
+		}
+		r := h.registration.Load()
 		state, more := h.serviceState()
-		if err := h.registration.SetState(ctx, state, more); err != nil && ctx.Err() == nil {
+		if err := r.SetState(ctx, state, more); err != nil && ctx.Err() == nil {
 			h.log.Warn("registered, but others are not told that this host is ready", "err", err)
 		}
-		h.registration.Keep(ctx, keepEvery, h.serviceState, h.superseded)
+		r.Keep(ctx, keepEvery, h.serviceState, h.superseded)
 	}()
 	go func() {
 		tick := time.NewTicker(offerEvery)
@@ -146,12 +181,13 @@ func (h *Host) superseded(err error) {
 
 // leaveRegistry tells others that this host has ended.
 func (h *Host) leaveRegistry() {
-	if h.registration == nil {
+	r := h.registration.Load()
+	if r == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
 	defer cancel()
-	if err := h.registration.SetState(ctx, wire.ServiceExited, nil); err != nil && !errors.Is(err, bus.ErrSuperseded) {
+	if err := r.SetState(ctx, wire.ServiceExited, nil); err != nil && !errors.Is(err, bus.ErrSuperseded) {
 		h.log.Warn("others are not told that this host has ended", "err", err)
 	}
 }

@@ -6,13 +6,24 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
-// Contract is what the manager endpoint promises, made from the table: it needs no running host.
+// Contract is what the manager endpoint promises, made from the table: it needs no running host. It must not be
+// changed.
 func Contract(owner string) (*bus.Contract, error) {
+	if owner == wire.OwnerLocal {
+		return localContract()
+	}
+	return newContract(owner)
+}
+
+var localContract = sync.OnceValues(func() (*bus.Contract, error) { return newContract(wire.OwnerLocal) })
+
+func newContract(owner string) (*bus.Contract, error) {
 	commands, err := Commands(Deps{})
 	if err != nil {
 		return nil, err

@@ -201,7 +201,7 @@ var schemas = sync.OnceValues(func() (map[string][2]*wire.Schema, error) {
 
 // Prepare makes what Commands and Contract need and no host is needed for. It takes milliseconds, and may be
 // called ahead of time from anywhere.
-func Prepare() { _, _ = schemas() } // an error comes again from Commands
+func Prepare() { _, _ = localContract() } // an error comes again from Contract
 
 // Commands is the table as the bus serves it. An error is a mistake in the table.
 func Commands(d Deps) (map[string]bus.Command, error) {

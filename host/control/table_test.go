@@ -92,7 +92,7 @@ func TestContractIsClosed(t *testing.T) {
 			t.Errorf("no document %s", m.Root)
 		}
 	}
-	if other, err := Contract(wire.OwnerLocal); err != nil || other.Digest != c.Digest {
+	if other, err := newContract(wire.OwnerLocal); err != nil || other.Digest != c.Digest {
 		t.Errorf("the same table has the digests %s and %s (%v)", c.Digest, other.Digest, err)
 	}
 }
