@@ -106,6 +106,7 @@ type actor struct {
 	reaping      bool               // what is left is being removed right now
 	watching     string             // custody id of the process that is being watched
 	endRace      context.CancelFunc // ends the wait for its readiness; nil before the first
+	racing       string             // custody id of the process whose readiness is awaited; empty: none
 	killed       []sdk.Killed
 	evidence     []string
 	removed      []string

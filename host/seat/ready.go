@@ -91,21 +91,25 @@ func (a *actor) awaitReady(p *sdk.Probe, window time.Duration) {
 // stopped before.
 func (a *actor) race(row journal.SeatRow, p *sdk.Probe, window time.Duration, done func(ready bool)) {
 	ctx, cancel := context.WithCancel(a.set.life)
-	a.endRace = cancel
+	a.endRace, a.racing = cancel, row.SeatID
 	a.background(func() {
 		defer cancel()
-		bound, over := context.WithTimeout(ctx, window)
-		defer over()
+		bound, stop := context.WithTimeout(ctx, window)
+		defer stop()
 		ready := a.becomesReady(bound, row, p)
 		if !ready && ctx.Err() == nil {
 			a.lastLook(ctx, row)
 		}
-		if ctx.Err() != nil {
-			return
+		over := func() { a.racing = "" }
+		if ctx.Err() == nil {
+			over = func() {
+				a.racing = ""
+				done(ready)
+			}
 		}
 		a.post(func() {
 			if a.snapshot().Row.SeatID == row.SeatID {
-				done(ready)
+				over()
 			}
 		})
 	})
@@ -180,11 +184,30 @@ func (a *actor) settleReady(end *settle) {
 	}
 }
 
+// foundRunning takes back a seat that runs, and decides its spawn, or goes on deciding it, when that was left open.
+func (a *actor) foundRunning(handle sdk.Handle) error {
+	end := a.recoveredTerminal()
+	err := a.transition(EvRunning, func(r *journal.SeatRow) {
+		r.Reason = ""
+		if handle.Ref != "" {
+			r.Handle = handle
+		}
+		if r.Started.IsZero() {
+			r.Started = time.Now()
+		}
+		if r.Ready.IsZero() && end != nil {
+			r.Ready = time.Now()
+		}
+	}, end)
+	a.resumeReady()
+	return err
+}
+
 // recoveredTerminal is the terminal of a spawn whose host ended before it was decided, and whose seat runs; nil
 // when it was decided, or is to be decided by the mesh, for which resumeReady waits. A spawn that waited for
 // an address is decided by what is known: it runs.
 func (a *actor) recoveredTerminal() *settle {
-	if row := a.snapshot().Row; row.ReadyBy == string(sdk.ReadyByPresence) {
+	if row := a.snapshot().Row; row.ReadyBy == string(sdk.ReadyByPresence) || !row.Ready.IsZero() {
 		return nil
 	}
 	return &settle{state: wire.GoalSucceeded, data: a.spawnResult()}
@@ -194,6 +217,9 @@ func (a *actor) recoveredTerminal() *settle {
 // needs a window of presence to be seen again by a host that has only just come.
 func (a *actor) resumeReady() {
 	row := a.snapshot().Row
+	if a.racing == row.SeatID {
+		return // this host waits already
+	}
 	if follows(row) && row.Restart.Proving {
 		a.onFollowed(nil, nil)
 		return

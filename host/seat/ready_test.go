@@ -297,3 +297,22 @@ func TestTheNextHostGoesOnWaitingForTheMesh(t *testing.T) {
 		t.Errorf("%s %+v", end.State, end.Error)
 	}
 }
+
+// A seat that was unknown when its host came is decided once its runtime answers again.
+//
+// proves: READY-2
+func TestASpawnIsDecidedOnceItsRuntimeAnswersAgain(t *testing.T) {
+	w, r := byPresence(t, time.Minute)
+	id, acc := w.begin("held", `[{"hang": true}]`)
+	w.crash()
+	w.plugins.setDown(sdk.Errorf(sdk.ErrUnavailable, "the runtime is away"))
+	w.boot()
+	w.awaitStatus("held", "unknown")
+	w.plugins.setDown(nil)
+	w.awaitStatus("held", "running")
+	w.never("it is ready because it runs", func() bool { return w.result(id).Result != nil })
+	r.set(seat.ViewCurrent, present("held", principal(acc), acc.UID))
+	if end := w.terminal(id); end.State != wire.GoalSucceeded {
+		t.Errorf("%s %+v", end.State, end.Error)
+	}
+}

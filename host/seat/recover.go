@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -202,18 +201,8 @@ func (a *actor) onRecoveredRunning(st sdk.SeatStatus, known bool) error {
 			return err
 		}
 	}
-	end := a.recoveredTerminal()
-	err := a.transition(EvRunning, func(r *journal.SeatRow) {
-		r.Handle, r.Reason = st.Handle, ""
-		if r.Started.IsZero() {
-			r.Started = time.Now()
-		}
-		if r.Ready.IsZero() && end != nil {
-			r.Ready = time.Now()
-		}
-	}, end)
+	err := a.foundRunning(st.Handle)
 	a.watch()
-	a.resumeReady()
 	return err
 }
 

@@ -129,7 +129,7 @@ func (a *actor) onStatus(st sdk.SeatStatus) {
 	case sdk.SeatRunning:
 		switch {
 		case state == Unknown:
-			a.try(a.transition(EvRunning, func(r *journal.SeatRow) { r.Reason = "" }, nil))
+			a.try(a.foundRunning(st.Handle))
 		case state == Stopping && a.stopping == nil:
 			a.ladder(sdk.StopGraceful) // a stop that lost its runtime goes on once the seat answers
 		}
