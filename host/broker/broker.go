@@ -62,6 +62,10 @@ type Broker struct {
 	log  hclog.Logger
 	port int
 	once sync.Once
+
+	stop    chan struct{}
+	healing sync.WaitGroup
+	js      *server.JetStreamConfig // of the store, while it is closed to be opened again
 }
 
 // Start runs the server and returns once it accepts connections.
@@ -89,11 +93,11 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start broker: %w", err)
 	}
-	lg := &logger{log: cfg.Log}
+	lg := &logger{log: cfg.Log, sick: make(chan struct{}, 1)}
 	srv.SetLoggerV2(lg, false, false, false)
 	// Start returns when the listener is up, or after it told the logger why it cannot be.
 	srv.Start()
-	b := &Broker{srv: srv, log: cfg.Log}
+	b := &Broker{srv: srv, log: cfg.Log, stop: make(chan struct{})}
 	if err := startFailure(cfg, lg); err != nil {
 		b.Shutdown()
 		return nil, fmt.Errorf("start broker: %w", err)
@@ -105,6 +109,7 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 	}
 	b.port = addr.Port
 	lg.started()
+	b.healing.Go(func() { b.heal(cfg.StoreDir, lg.sick) })
 	return b, nil
 }
 
@@ -224,6 +229,8 @@ func (b *Broker) Clients() int { return b.srv.NumClients() }
 // Shutdown ends the server and waits for it, at most 5 s. It may be called twice.
 func (b *Broker) Shutdown() {
 	b.once.Do(func() {
+		close(b.stop)
+		b.healing.Wait()
 		done := make(chan struct{})
 		go func() {
 			defer close(done)

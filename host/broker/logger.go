@@ -11,7 +11,8 @@ import (
 // logger hands the server's log to hclog and, while the server starts, keeps what went wrong: the
 // server reports a failed start and a damaged store in no other way.
 type logger struct {
-	log hclog.Logger
+	log  hclog.Logger
+	sick chan struct{} // a store could not be written, and refuses every write from then on
 
 	mu     sync.Mutex
 	up     bool
@@ -22,7 +23,17 @@ type logger struct {
 func (l *logger) Noticef(format string, v ...any) { l.log.Debug(text(format, v)) }
 func (l *logger) Debugf(format string, v ...any)  { l.log.Trace(text(format, v)) }
 func (l *logger) Tracef(format string, v ...any)  { l.log.Trace(text(format, v)) }
-func (l *logger) Errorf(format string, v ...any)  { l.log.Error(text(format, v)) }
+
+func (l *logger) Errorf(format string, v ...any) {
+	s := text(format, v)
+	l.log.Error(s)
+	if strings.Contains(s, "ritical write error") {
+		select {
+		case l.sick <- struct{}{}:
+		default: // known already
+		}
+	}
+}
 
 func (l *logger) Warnf(format string, v ...any) {
 	s := text(format, v)

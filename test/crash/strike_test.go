@@ -199,6 +199,11 @@ func (s *strike) begin(target harness.Proc) (heal func()) {
 			if err := errors.Join(errs...); err != nil {
 				s.w.t.Error(err)
 			}
+			if s.broker != nil {
+				// A server that could not write does not write again before its operator starts it anew.
+				s.broker.Kill()
+				s.broker.Restart()
+			}
 		}
 	case s.cell.fault == stop:
 		signal(syscall.SIGSTOP)
