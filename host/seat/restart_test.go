@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -177,9 +178,9 @@ func TestADeliberateEndIsFinal(t *testing.T) {
 }
 
 // A connector that reopens sessions gets a crashed seat back in the session that it worked in, without anybody
-// asking; where no session is known, the seat has ended.
+// asking, three times in two minutes; where no session is known, the seat has ended.
 //
-// proves: EXIT-4
+// proves: EXIT-3, EXIT-4
 func TestASessionIsGoneOnWith(t *testing.T) {
 	w := newWorld(t)
 	c := w.talks(func(f *sdk.ConnectorFacts) { f.SupportsSessionContinuation, f.SupportsFreshStart = true, false })
@@ -189,9 +190,21 @@ func TestASessionIsGoneOnWith(t *testing.T) {
 	there := present("talker", principal(acc), acc.UID)
 	there.Card.Meta = map[string]json.RawMessage{"sessionId": json.RawMessage(`"ses_7"`)}
 	r.set(seat.ViewCurrent, there)
-	w.next(w.kill("talker"))
-	if reqs := c.requests(); len(reqs) != 2 || reqs[1].Continue != "ses_7" {
-		t.Errorf("%d launches, the last with %q", len(reqs), reqs[len(reqs)-1].Continue)
+	for range 3 {
+		w.next(w.kill("talker"))
+	}
+	reqs := c.requests()
+	if len(reqs) != 4 {
+		t.Fatalf("%d launches", len(reqs))
+	}
+	for i, req := range reqs[1:] {
+		if req.Continue != "ses_7" {
+			t.Errorf("process %d goes on with %q", i+1, req.Continue)
+		}
+	}
+	w.kill("talker") // the fourth within two minutes
+	if row := w.awaitStatus("talker", "exited"); row.Exit.Cause != "supervise-crash-loop" {
+		t.Errorf("%+v", row.Exit)
 	}
 	w.run("mute", `[{"hang": true}]`)
 	w.kill("mute")
@@ -321,4 +334,26 @@ func TestACrashWhileTheHostIsAwayIsFollowed(t *testing.T) {
 	w.crash()
 	w.boot()
 	w.next(old)
+}
+
+// What a launch was given under the name of a secret is stored nowhere: the host that was given it gives it to the
+// next process too, and one that was not ends the seat and says why.
+func TestSecretsOfALaunchAreNotGivenAgainByAnotherHost(t *testing.T) {
+	w := newWorld(t)
+	c := w.talks(nil)
+	w.supervised("keeper", 3, func(a *wire.SpawnArgs) { a.LaunchOptions["env"] = map[string]any{"API_TOKEN": "hush"} })
+	w.next(w.kill("keeper"))
+	if reqs := c.requests(); len(reqs) != 2 || !reflect.DeepEqual(reqs[1].LaunchOptions, reqs[0].LaunchOptions) {
+		t.Fatalf("%d launches; %v", len(reqs), reqs[len(reqs)-1].LaunchOptions)
+	}
+	w.crash()
+	if text, err := os.ReadFile(filepath.Join(w.dir, "journal.db")); err != nil || strings.Contains(string(text), "hush") {
+		t.Errorf("the secret is in the journal, or %v", err)
+	}
+	w.boot()
+	w.kill("keeper")
+	row := w.awaitStatus("keeper", "exited")
+	if row.Exit.Cause != "supervise-recovery-failed" || !strings.Contains(row.Exit.Detail, "env.API_TOKEN") || !strings.Contains(row.Exit.Detail, "not stored") {
+		t.Errorf("%+v", row.Exit)
+	}
 }
