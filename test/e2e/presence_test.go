@@ -2,10 +2,10 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -150,32 +150,76 @@ func TestPresence_AMessageToASeatWaitsForItsProgram(t *testing.T) {
 	w.CLI("stop", "worker").OK()
 }
 
-// A host that is killed and comes back takes nobody for gone who is only on the way back.
+// A host that was away takes nobody for gone who is only on the way back, or who was there all the time.
 //
 // proves: SEAT-2
 func TestPresence_AHostThatCameBackJudgesNobodyTooEarly(t *testing.T) {
 	t.Parallel()
-	w := harness.New(t)
-	w.UsePresence(0)
-	h := w.Start(harness.HostOptions{})
-	c, _ := watchPresence(t, w)
-	if _, err := harness.Launch(t.Context(), c, w.PresenceArgs("worker", `[{"join": {}}, {"hang": true}]`)); err != nil {
-		t.Fatal(err)
-	}
-	h.Kill()
-	w.Start(harness.HostOptions{})
-	seen := map[string]bool{}
-	harness.Eventually(t, harness.DefaultWait, "the seat is seen on the mesh again", func() (bool, string) {
-		row := w.Inspect("worker")
-		if row.MeshView == "" || row.MeshView == mesh.ViewCurrent {
-			if row.Mesh == wire.StatusOffline || row.Mesh == "absent" {
-				t.Fatalf("a verdict about a seat that lives: %+v", row)
+	for name, tc := range map[string]struct {
+		long, external bool
+		strike         func(w *harness.World, h *harness.Host, b *harness.Broker)
+	}{
+		"it was killed": {strike: func(w *harness.World, h *harness.Host, _ *harness.Broker) {
+			h.Kill()
+			w.Start(harness.HostOptions{})
+		}},
+		"it was killed, its broker was not": {long: true, external: true, strike: func(w *harness.World, h *harness.Host, _ *harness.Broker) {
+			h.Kill()
+			w.Start(harness.HostOptions{})
+		}},
+		"it was stopped for longer than presence lasts": {long: true, strike: func(_ *harness.World, h *harness.Host, _ *harness.Broker) {
+			h.Signal(syscall.SIGSTOP)
+			<-time.After(2 * wire.PresenceWindow)
+			h.Signal(syscall.SIGCONT)
+		}},
+		"its broker was killed": {long: true, external: true, strike: func(_ *harness.World, _ *harness.Host, b *harness.Broker) {
+			b.Kill()
+			b.Restart()
+		}},
+		"its broker was stopped for longer than presence lasts": {long: true, external: true, strike: func(_ *harness.World, _ *harness.Host, b *harness.Broker) {
+			b.Stop()
+			<-time.After(2 * wire.PresenceWindow)
+			b.Cont()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.long && os.Getenv("COTAL_LONG") == "" {
+				t.Skip("COTAL_LONG is not set")
 			}
-		}
-		text, _ := json.Marshal(row)
-		seen[row.Mesh+" "+row.MeshView] = true
-		return row.Mesh == wire.StatusIdle && (row.MeshView == "" || row.MeshView == mesh.ViewCurrent), string(text)
-	})
-	t.Log(seen)
-	w.CLI("stop", "worker").OK()
+			t.Parallel()
+			w := harness.New(t)
+			w.UsePresence(0)
+			var b *harness.Broker
+			if tc.external {
+				b = w.StartBroker()
+			}
+			h := w.Start(harness.HostOptions{})
+			c, _ := watchPresence(t, w)
+			if _, err := harness.Launch(t.Context(), c, w.PresenceArgs("worker", `[{"join": {}}, {"hang": true}]`)); err != nil {
+				t.Fatal(err)
+			}
+			tc.strike(w, h, b)
+			seen := map[string]int{}
+			current := 0
+			harness.Eventually(t, 2*harness.DefaultWait, "the seat is seen on the mesh again", func() (bool, string) {
+				r := w.CLI("ps", "--json")
+				if r.Code != 0 {
+					return false, r.String() // the broker is on its way back, too
+				}
+				var row wire.AgentRow // the one line that there is
+				r.JSON(&row)
+				seen[row.Mesh+" "+row.MeshView]++
+				if row.MeshView != mesh.ViewCurrent {
+					return false, row.MeshView
+				}
+				if row.Mesh != wire.StatusIdle {
+					t.Fatalf("a verdict about a seat that lives: %+v", row)
+				}
+				current++
+				return current > 3 && seen["idle "+mesh.ViewCurrent] > 3, row.Mesh
+			})
+			t.Log(seen)
+			w.CLI("stop", "worker").OK()
+		})
+	}
 }
