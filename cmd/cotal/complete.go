@@ -274,6 +274,25 @@ func (a *app) seatFlag(cmd *cobra.Command, _ []string, typed string) ([]cobra.Co
 	return a.seatNames(false, "starting", "running", "stopping", "unknown")(cmd, nil, typed)
 }
 
+// goalIDs completes the goals that seats were spawned by.
+func (a *app) goalIDs(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var names offers
+	if len(args) == 0 {
+		a.within(cmd, func(ctx context.Context, c *cli.Client) {
+			var rows []wire.AgentRow
+			if c.Read(ctx, wire.CmdPs, nil, &rows) != nil {
+				return
+			}
+			for _, r := range rows {
+				if r.GoalID != "" {
+					names.add(r.GoalID, "spawn of "+r.Name+", "+processWords(r))
+				}
+			}
+		})
+	}
+	return names.all(), cobra.ShellCompDirectiveNoFileComp
+}
+
 // commandNames completes the commands of the manager, as argument number at. One before it is the endpoint.
 func (a *app) commandNames(at int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/harness"
@@ -131,6 +132,9 @@ func TestGoal_ThatNobodyKnowsProvesNothing(t *testing.T) {
 	if r := w.CLI("goal", end.GoalID).OK(); !strings.Contains(r.Stdout, "state        succeeded") || !strings.Contains(r.Stdout, "name         a\n") {
 		t.Errorf("%v", r)
 	}
+	if r := w.CLI("__complete", "goal", ""); !strings.Contains(r.Stdout, end.GoalID+"\tspawn of a, running") {
+		t.Errorf("%v", r)
+	}
 	state := t.TempDir()
 	w.Setenv("XDG_STATE_HOME", state)
 	w.CLI("goal", end.GoalID).Want(75)
@@ -165,23 +169,65 @@ func TestOn_NamesOneHostOfTheSpace(t *testing.T) {
 	}
 }
 
-// The host is killed while somebody follows a goal. The next one finds the seat, and the follower is told by it
-// what everybody is told.
-func TestGoal_FollowOutlivesTheHost(t *testing.T) {
+// The host is killed while a spawn waits. The next one finds the seat, which then joins, and who waits hears of it.
+func TestSpawn_TheWaitOutlivesTheHost(t *testing.T) {
 	w := harness.New(t)
+	w.UsePresence(0)
 	h := w.Start(harness.HostOptions{})
 	r := worldRig(t, w)
 	release := w.Path("release")
-	s := r.run(neverReady("late", "while [ ! -e "+release+" ]; do sleep 0.02; done; echo bye; exit 4", "--detach")...)
+	s := r.run(presenceSpawn(w, "late", `[{"waitFile": "`+release+`"}, {"join": {}}, {"hang": true}]`, "--detach")...)
 	s.see("launched")
 	h.Kill()
 	w.Start(harness.HostOptions{})
 	if err := os.WriteFile(release, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	code, shown := s.wait()
-	if code != 0 && code != 1 {
+	if code, shown := s.wait(); code != 0 || !strings.Contains(shown, ", joined; attach: cotal attach late") {
 		t.Errorf("exit code %d: %q", code, tail(shown))
 	}
-	w.CLI("goal", w.Inspect("late").GoalID).Want(code)
+}
+
+// presenceSpawn are the arguments of a spawn whose seat is ready when it has joined the mesh.
+func presenceSpawn(w *harness.World, name, script string, flags ...string) []string {
+	args := append([]string{"spawn", "--agent", harness.PresenceAgent, "--name", name}, flags...)
+	return append(append(args, "--"), w.FakeAgent(script)...)
+}
+
+// The words of a spawn whose readiness is presence: joined, exited before it joined, uncertain.
+func TestSpawn_EndsWithTheTruthAboutWhoJoins(t *testing.T) {
+	w := harness.New(t)
+	w.UsePresence(1500 * time.Millisecond)
+	w.Start(harness.HostOptions{})
+	r := w.CLI(presenceSpawn(w, "ann", `[{"join": {"status": "working", "activity": "reads"}}, {"hang": true}]`)...).OK()
+	if !strings.Contains(r.Stdout, ", joined; attach: cotal attach ann") || !strings.Contains(r.Stderr, "ann: joined\n") {
+		t.Errorf("%v", r)
+	}
+	if r := w.CLI("roster").OK(); !strings.Contains(r.Stdout, "working  reads\n") {
+		t.Errorf("%v", r)
+	}
+	end := jsonLines[spawned](t, lastLines(w.CLI(presenceSpawn(w, "bea", `[{"join": {}}, {"hang": true}]`, "--json")...).OK().Stdout, 1)[0])[0]
+	if end.Became != becameJoined {
+		t.Errorf("%+v", end)
+	}
+	r = w.CLI(presenceSpawn(w, "cid", `[{"print": "no key"}, {"exit": 3}]`)...).Want(1)
+	if !strings.Contains(r.Stderr, "cid: exited\n") || !strings.Contains(r.Stderr, "  | no key\n") {
+		t.Errorf("%v", r)
+	}
+	// One that does not join in time is kept, and what to do is said.
+	r = w.CLI(presenceSpawn(w, "dan", `[{"print": "thinking"}, {"hang": true}]`, "--json")...).Want(75)
+	end = jsonLines[spawned](t, lastLines(r.Stdout, 1)[0])[0]
+	if end.Became != becameUncertain || end.Reason == "" || !strings.Contains(r.Stderr, "look: cotal inspect dan   cotal logs dan   end it: cotal stop dan; do not spawn it again before") {
+		t.Errorf("%v", r)
+	}
+	if row, ok := w.Seat("dan"); !ok || row.Status != "running" {
+		t.Errorf("the seat is %+v", row)
+	}
+	if r := w.CLI("goal", end.GoalID).Want(75); !strings.Contains(r.Stdout, "state        uncertain\nreason ") {
+		t.Errorf("%v", r)
+	}
+	harness.Eventually(t, harness.DefaultWait, "the host's own view of the mesh is good enough to say who works", func() (bool, string) {
+		out := w.CLI("ps").OK().Stdout
+		return strings.Contains(out, "working") && strings.Contains(out, "not in roster"), out
+	})
 }

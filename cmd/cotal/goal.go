@@ -39,8 +39,8 @@ func goalCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "goal " + goalArg,
 		Short: "Say what became of a goal, such as a spawn",
-		Long: `Say what became of a goal: what a spawn was given as its id, and every action that a host accepted. With
---follow it waits for the end. A goal is told only to who submitted it: this user, in this space, on this
+		Long: `Say what became of a goal: of a spawn, or of any other action that a host accepted. With --follow it waits
+for the end. A goal is told only to who submitted it: this user, in this space, on this
 machine (the identity is kept in ` + "`~/.local/state/cotal`" + `).
 
 Exit codes: 0 it succeeded, or goes on; 1 it failed, was cancelled or expired; 75 it is uncertain, or nobody
@@ -50,7 +50,7 @@ knows it. That nobody knows it proves nothing: it may run, so look with cotal ps
 	}
 	wait := cmd.Flags().BoolP("follow", "f", false, "wait until it ends, and show how far it is")
 	asJSON := jsonFlag(cmd, "print JSON lines, the last one with what is known")
-	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	cmd.ValidArgsFunction = a.goalIDs
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, id := cmd.Context(), args[0]
 		if !wire.ValidID(id) {
