@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/host/bus"
@@ -21,8 +22,9 @@ const (
 	// keepEvery is how often the registration is looked after. Every commit is fenced by itself; this is for a
 	// host that commits nothing.
 	keepEvery = 5 * time.Second
-	// offerEvery is how often it is looked whether a connector is available.
+	// offerEvery is how often it is looked whether a connector is available; offerSoon while one starts.
 	offerEvery = time.Second
+	offerSoon  = 100 * time.Millisecond
 	// goodbyeTimeout bounds the last write of a stop.
 	goodbyeTimeout = time.Second
 )
@@ -98,18 +100,32 @@ func (h *Host) keepRegistered() {
 		r.Keep(ctx, keepEvery, h.serviceState, h.superseded)
 	}()
 	go func() {
-		tick := time.NewTicker(offerEvery)
-		defer tick.Stop()
+		told := ""
 		for {
 			h.offer()
+			_, more := h.serviceState()
+			list := string(more["connectors"])
+			wait := offerEvery
+			if strings.Contains(list, `"state":"`+connectorStarting+`"`) {
+				wait = offerSoon
+			} else if r := h.registration.Load(); r != nil && list != told {
+				// Others are told at once what this host can launch; Keep does it only now and then.
+				if err := r.SetState(ctx, wire.ServiceReady, more); err == nil {
+					told = list
+				}
+			}
 			select {
-			case <-tick.C:
+			case <-time.After(wait):
 			case <-ctx.Done():
 				return
 			}
 		}
 	}()
 }
+
+// connectorStarting is the state of a connector that was not described yet and is on its way; the others are
+// those of the status command.
+const connectorStarting = "starting"
 
 // serviceState is what others see of this host.
 func (h *Host) serviceState() (string, map[string]json.RawMessage) {
@@ -120,7 +136,11 @@ func (h *Host) serviceState() (string, map[string]json.RawMessage) {
 	connectors := []connector{}
 	for _, p := range h.catalog.Status() {
 		if p.Kind == sdk.KindConnector {
-			connectors = append(connectors, connector{p.Name, h.seats.ConnectorStatus(p.Name, p.Info, p.Reason).State})
+			state := connectorStarting
+			if !onItsWay(p) {
+				state = h.seats.ConnectorStatus(p.Name, p.Info, p.Reason).State
+			}
+			connectors = append(connectors, connector{p.Name, state})
 		}
 	}
 	list, err := json.Marshal(connectors)
@@ -142,13 +162,18 @@ func takesSpawns(connectors []catalog.PluginStatus, available func(catalog.Plugi
 			continue
 		}
 		switch {
-		case p.Info.Name == "" && (p.State == supervise.StateStopped || p.State == supervise.StateStarting):
+		case onItsWay(p):
 			return true
 		case p.State != supervise.StateQuarantined && available(p):
 			return true
 		}
 	}
 	return false
+}
+
+// onItsWay reports whether a plugin has not been described yet and is to be.
+func onItsWay(p catalog.PluginStatus) bool {
+	return p.Info.Name == "" && (p.State == supervise.StateStopped || p.State == supervise.StateStarting)
 }
 
 // offer takes spawn and launch on and off the rail of the class.

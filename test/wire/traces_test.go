@@ -213,6 +213,10 @@ func (r *rig) settled() traces {
 	harness.Eventually(r.t, patience, "nothing moves by itself", func() (bool, string) {
 		now := r.traces()
 		diff := difference(was, now) + now.outbox()
+		// A host tells the registry which connectors it has, as soon as they are there.
+		if _, status := r.entry("KV_cotal_records_"+r.space, "$KV.cotal_records_"+r.space+".svc.manager."+r.instance+".status"); strings.Contains(string(status), `"starting"`) {
+			diff += "\n  a connector is starting: " + string(status)
+		}
 		was = now
 		if same++; diff != "" {
 			same = 0
