@@ -17,7 +17,10 @@ type lastWords struct {
 	dead atomic.Bool
 }
 
-func newLastWords(f *os.File) *lastWords { return &lastWords{f: f, wait: restoreWait} }
+// wordsWait is how long a message waits for its terminal: long enough for a machine that is busy with something else.
+const wordsWait = 3 * restoreWait
+
+func newLastWords(f *os.File) *lastWords { return &lastWords{f: f, wait: wordsWait} }
 
 // IsTerminal says whether it writes to one.
 func (w *lastWords) IsTerminal() bool { return term.IsTerminal(int(w.f.Fd())) }
