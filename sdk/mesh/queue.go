@@ -29,7 +29,6 @@ type Queue struct {
 	what   string
 	stream string
 	name   string
-	create map[string]any // configuration to make the consumer with; nil: it is only bound
 	filter string
 
 	sub    *nats.Subscription
