@@ -166,7 +166,11 @@ func (a *actor) goRestart(attempt int) {
 	a.cancelLaunch = cancel
 	a.background(func() {
 		defer cancel()
-		if _, err := a.reapCtx(ctx, sdk.StopNow, false); err != nil {
+		_, err := a.reapCtx(ctx, sdk.StopNow, false)
+		if err == nil {
+			err = a.set.removeDir(row.SeatID) // of a process that no runtime ever knew
+		}
+		if err != nil {
 			a.post(func() { a.onNotRemoved(err, attempt) })
 			return
 		}
