@@ -24,8 +24,8 @@ import (
 // traces is all that a request could have left behind: what is it, and what does it hold. Two of them are
 // equal when nothing happened in between.
 //
-// Left out is only what moves by itself: logs, the values of presence (heartbeats), times since, bytes of
-// output (what is typed shows in the file of an agent that writes it down), and the files of the broker, which
+// Left out is only what moves by itself: logs, the values of presence (heartbeats), the status of the instance, times
+// since, bytes of output (what is typed shows in the file of an agent that writes it down), and the files of the broker, which
 // is asked instead.
 type traces map[string]string
 
@@ -144,7 +144,7 @@ func (r *rig) brokerTraces(all traces) {
 		all["stream "+name] = text(info.Config)
 		moves := strings.Contains(name, "presence")
 		if !moves {
-			all["messages of "+name] = fmt.Sprintf("%d, the last is %d", info.State.Messages, info.State.LastSeq)
+			all["messages of "+name] = fmt.Sprintf("%d, the last is %s", info.State.Messages, r.lastOf(name, info.State.LastSeq))
 		}
 		for subject, n := range info.State.Subjects {
 			all["subject "+name+" "+subject] = "there"
@@ -166,6 +166,21 @@ func (r *rig) brokerTraces(all traces) {
 			}
 		}
 	}
+}
+
+// lastOf names the last message of a stream that is not the status of this instance: a host writes that whenever
+// a plugin has come or gone. What was written over is passed by.
+func (r *rig) lastOf(stream string, seq uint64) string {
+	r.t.Helper()
+	own := "$KV.cotal_records_" + r.space + ".svc.manager." + r.instance + ".status"
+	for ; seq > 0; seq-- {
+		var got struct{ Message struct{ Subject string } }
+		r.ask("STREAM.MSG.GET."+stream, map[string]any{"seq": seq}, &got)
+		if s := got.Message.Subject; s != "" && s != own {
+			return fmt.Sprintf("%d on %s", seq, s)
+		}
+	}
+	return "none"
 }
 
 // fileTraces hashes every file of the world: workspace, seats, sockets, home. The times of files and
