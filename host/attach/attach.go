@@ -31,22 +31,23 @@ const DefaultMaxSessions = 64
 
 // Bounds, with the reason of each.
 const (
-	redeemWait  = 5 * time.Second        // from the answer to ready: it is one message away
-	beatEvery   = time.Second            // a viewer that hears nothing for some of these looks for the host
-	staleInput  = 4 * time.Second        // what was typed longer after a beat was held up on the way
-	screenWait  = 300 * time.Millisecond // for the screen: a mirror that is slow must not make an attach slow
-	dialWait    = 2 * time.Second        // a seat is on this machine and answers at once, or is stopped
-	leaseWait   = 500 * time.Millisecond // for the keyboard that a session of the same holder has just left
-	refuseFor   = 10 * time.Minute       // sessions of an earlier incarnation are told so when their holders say something
-	endFlush    = time.Second            // for the ends to reach the server when the host stops
-	replayMax   = 256 << 10              // bytes of earlier output that are shown for want of a screen
-	nudgePause  = 50 * time.Millisecond  // between the two sizes of a nudge: shorter, and programs see one change
-	repaintGap  = time.Second            // between two repaints of a viewer that loses output again and again
-	resyncMax   = 4096                   // bytes skipped to find a place where output can be picked up
-	gatherTime  = time.Millisecond       // how long a flood is gathered for a frame
-	floodSize   = 2 << 10                // bytes in a frame from which on what follows at once is a flood
-	inputBusy   = 100 * time.Millisecond // the longest pause while a program does not read
-	sessionTime = wire.MaxSessionTTL
+	redeemWait   = 5 * time.Second        // from the answer to ready: it is one message away
+	beatEvery    = time.Second            // a viewer that hears nothing for some of these looks for the host
+	holderSilent = time.Minute            // a holder that says every second that it is there, and then for so long nothing, is not
+	staleInput   = 4 * time.Second        // what was typed longer after a beat was held up on the way
+	screenWait   = 300 * time.Millisecond // for the screen: a mirror that is slow must not make an attach slow
+	dialWait     = 2 * time.Second        // a seat is on this machine and answers at once, or is stopped
+	leaseWait    = 500 * time.Millisecond // for the keyboard that a session of the same holder has just left
+	refuseFor    = 10 * time.Minute       // sessions of an earlier incarnation are told so when their holders say something
+	endFlush     = time.Second            // for the ends to reach the server when the host stops
+	replayMax    = 256 << 10              // bytes of earlier output that are shown for want of a screen
+	nudgePause   = 50 * time.Millisecond  // between the two sizes of a nudge: shorter, and programs see one change
+	repaintGap   = time.Second            // between two repaints of a viewer that loses output again and again
+	resyncMax    = 4096                   // bytes skipped to find a place where output can be picked up
+	gatherTime   = time.Millisecond       // how long a flood is gathered for a frame
+	floodSize    = 2 << 10                // bytes in a frame from which on what follows at once is a flood
+	inputBusy    = 100 * time.Millisecond // the longest pause while a program does not read
+	sessionTime  = wire.MaxSessionTTL
 )
 
 // Rails is what a session needs of the mesh; bus.Bus implements it.

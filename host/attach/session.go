@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/host/bus"
@@ -44,6 +45,8 @@ type session struct {
 
 	wmu  sync.Mutex
 	wbuf []byte
+
+	seen atomic.Int64 // when a holder that listens to beats last said something, epoch ms; 0: none does
 }
 
 func newSession(s *Sessions, rails Rails, g wire.SessionGrant, target wire.Target, row wire.AgentRow, v *view, release func()) *session {
@@ -139,6 +142,9 @@ func (x *session) onFrame(f bus.RailFrame) {
 	if f.Nobody {
 		x.happen(evGone)
 		return
+	}
+	if f.Heard > 0 {
+		x.seen.Store(time.Now().UnixMilli())
 	}
 	frame, term, err := wire.DecodeTerminal(f.Data, nil)
 	if err != nil {
@@ -279,6 +285,10 @@ func (x *session) beats() {
 	for {
 		select {
 		case <-tick.C:
+			if at := x.seen.Load(); at > 0 && time.Since(time.UnixMilli(at)) > holderSilent {
+				x.happen(evBroken) // it is stopped or cut off: its place and the keyboard are for others
+				return
+			}
 			x.beat()
 		case <-x.ctx.Done():
 			return

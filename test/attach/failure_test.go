@@ -283,6 +283,29 @@ func TestAViewerThatVanishesIsMissed(t *testing.T) {
 	m.See("up")
 }
 
+// One that is stopped is still there for the server, and gives way after a minute.
+func TestAViewerThatIsStoppedGivesWay(t *testing.T) {
+	if os.Getenv("COTAL_LONG") == "" {
+		t.Skip("takes more than a minute; COTAL_LONG=1")
+	}
+	t.Parallel()
+	w := harness.New(t)
+	w.Start(harness.HostOptions{Args: []string{"--max-sessions", "1"}})
+	row := w.SpawnFake("worker", answering)
+	s := seatview.Start(t, w, 24, 80, "attach", "--mesh", "worker")
+	s.See("up")
+	harness.Eventually(t, harness.DefaultWait, "some beats are heard", beats(3))
+	s.Stop()
+	c := seatview.Client(t, w)
+	harness.Eventually(t, 3*time.Minute, "there is room for another viewer", func() (bool, string) {
+		m, err := seatview.AttachMesh(t, c, seatview.Call(t, row, wire.AttachWriter))
+		if err == nil {
+			m.See("up")
+		}
+		return err == nil, fmt.Sprint(err)
+	})
+}
+
 // An offer that nobody takes is given back, too.
 func TestAnOfferThatNobodyTakesExpires(t *testing.T) {
 	t.Parallel()
