@@ -26,3 +26,15 @@ func TestWordsOfAnExit(t *testing.T) {
 		}
 	}
 }
+
+// What a runtime calls the last line of output is told without its control codes, and cut.
+//
+// proves: READY-4
+func TestLastWordsAreSafeAndShort(t *testing.T) {
+	three := 3
+	got := describeExit(sdk.Exit{Code: &three, Evidence: sdk.EvidenceReaped, Last: "\x1b[31mno key\x1b]0;t\x07 " + strings.Repeat("x", 400)})
+	_, last, found := strings.Cut(got, "; its last line was: ")
+	if !found || !strings.HasPrefix(last, "no key") || len([]rune(last)) > 160 || strings.ContainsAny(got, "\x1b\x07") {
+		t.Errorf("%q", got)
+	}
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/host/goal"
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/terminal"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -131,6 +132,10 @@ func reportOf(r sdk.ReapReport) *wire.StopReport {
 	return out
 }
 
+// maxLastWords bounds the last line of output in a message, in characters. Runtimes promise it; this host tells it
+// to terminals.
+const maxLastWords = 160
+
 // describeExit is an exit in words, beginning with a space or a colon.
 func describeExit(e sdk.Exit) string {
 	var b strings.Builder
@@ -148,8 +153,8 @@ func describeExit(e sdk.Exit) string {
 	if e.Detail != "" {
 		b.WriteString(": " + e.Detail)
 	}
-	if e.Last != "" {
-		b.WriteString("; its last line was: " + e.Last)
+	if last := terminal.LastLine([]byte(e.Last), maxLastWords); last != "" {
+		b.WriteString("; its last line was: " + last)
 	}
 	return b.String()
 }
