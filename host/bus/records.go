@@ -57,8 +57,8 @@ type Records struct {
 	nc    *nats.Conn
 	space string
 	names map[string]string // stream by what it is for, see recordStores
-	// link ends when the connection is lost, and is another one once it is back: what waits for an answer
-	// then need not wait any longer.
+	// link ends when the connection is lost, and another one takes its place: what waits for an answer then
+	// need not wait any longer.
 	link atomic.Pointer[link]
 }
 

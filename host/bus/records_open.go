@@ -118,8 +118,7 @@ func (b *Bus) Records(ctx context.Context, space string, known func(name string)
 	r := &Records{space: space, names: map[string]string{}}
 	r.link.Store(newLink())
 	nc, err := b.dial("records", nats.ReconnectBufSize(-1),
-		nats.DisconnectErrHandler(func(*nats.Conn, error) { r.link.Load().lose() }),
-		nats.ReconnectHandler(func(*nats.Conn) { r.link.Store(newLink()) }))
+		nats.DisconnectErrHandler(func(*nats.Conn, error) { r.link.Swap(newLink()).lose() }))
 	if err != nil {
 		return nil, fmt.Errorf("open records: %w", err)
 	}
