@@ -80,6 +80,7 @@ type Host struct {
 	sessions  *attach.Sessions
 
 	registration atomic.Pointer[bus.Registration] // nil: not registered
+	registering  *bus.Registration                // what is being tried, by boot and then by keepRegistered
 	fence        *control.Fence
 	classSpawn   atomic.Bool // spawn and launch are on the rail of the class
 

@@ -19,6 +19,8 @@ import (
 const (
 	// registerTimeout bounds the registration at boot: a dozen exchanges with a broker that answered a moment ago.
 	registerTimeout = 15 * time.Second
+	// againEvery is how often a registration that could not be written is tried again.
+	againEvery = time.Second
 	// keepEvery is how often the registration is looked after. Every commit is fenced by itself; this is for a
 	// host that commits nothing.
 	keepEvery = 5 * time.Second
@@ -39,10 +41,14 @@ func (h *Host) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r, err := h.bus.Register(ctx, h.records, bus.RegisterConfig{
-		Endpoint: wire.EndpointManager, InstanceID: h.inst.ID, Epoch: h.inst.Epoch, Principal: managerCaller(h.inst.ID).Principal(),
-		Contract: contract, Log: h.log.Named("registry"),
-	})
+	if h.registering == nil {
+		h.registering, err = h.bus.Register(ctx, h.records, bus.RegisterConfig{
+			Endpoint: wire.EndpointManager, InstanceID: h.inst.ID, Epoch: h.inst.Epoch, Principal: managerCaller(h.inst.ID).Principal(),
+			Contract: contract, Log: h.log.Named("registry"),
+		})
+	} else {
+		err = h.registering.Again(ctx)
+	}
 	switch {
 	case errors.Is(err, bus.ErrSuperseded):
 		return err
@@ -50,7 +56,7 @@ func (h *Host) register(ctx context.Context) error {
 		h.log.Error("not registered: nothing new is started until the mesh's store can be written; seats are served", "err", err)
 		return nil
 	}
-	h.registration.Store(r)
+	h.registration.Store(h.registering)
 	return nil
 }
 
@@ -83,7 +89,7 @@ func (h *Host) keepRegistered() {
 	go func() {
 		for h.registration.Load() == nil {
 			select {
-			case <-time.After(keepEvery):
+			case <-time.After(againEvery):
 			case <-ctx.Done():
 				return
 			}

@@ -13,7 +13,16 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cotal-ai/cotal-host/sdk/failpoint"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// Places where a registration may be cut short.
+var (
+	fpPublished = failpoint.New("host.register.published") // the contract is there, and the gate is as it was
+	fpFrozen    = failpoint.New("host.register.frozen")    // the gate is ours, and nobody is registered
+	fpSpecified = failpoint.New("host.register.specified")
+	fpOpened    = failpoint.New("host.register.opened") // registered, and the status is the one before
 )
 
 // ErrSuperseded: another incarnation of this instance is registered, or registers at this moment.
@@ -41,6 +50,7 @@ type Registration struct {
 
 	revision uint64 // of the spec
 	claim    string // what this executor has put into the operation that holds the gate
+	opening  bool   // it has tried to open the gate, and may have
 
 	// writing admits one writer of the status at a time: its writes have an order.
 	writing chan struct{}
@@ -54,8 +64,9 @@ const casTries = 5
 // registration that an earlier incarnation left half done is finished under its own operation: whoever holds
 // the lock of the instance knows that that one is dead. It serves nothing by itself.
 //
-// Errors: ErrSuperseded (the gate has this epoch or a later one, or another operation holds it),
-// ErrUnavailable, ErrCorrupt; a *wire.Error with a detail foreign-slot-held says what holds the gate.
+// Errors: ErrSuperseded (the gate has this epoch or a later one, or another operation holds it), with a *wire.Error
+// with a detail foreign-slot-held in the chain that says what holds the gate; ErrUnavailable, ErrCorrupt, and then
+// the registration that is returned may be tried Again.
 func (b *Bus) Register(ctx context.Context, rec *Records, cfg RegisterConfig) (*Registration, error) {
 	if cfg.Owner == "" {
 		cfg.Owner = wire.OwnerLocal
@@ -67,21 +78,34 @@ func (b *Bus) Register(ctx context.Context, rec *Records, cfg RegisterConfig) (*
 		rec: rec, cfg: cfg, claim: wire.NewUID(), writing: make(chan struct{}, 1),
 		spec: wire.ServiceKey(cfg.Endpoint, cfg.InstanceID).Spec(), gate: wire.EndpointGateKey(cfg.Endpoint, cfg.InstanceID),
 	}
+	return r, r.Again(ctx)
+}
+
+// Again goes on with a registration that did not come to its end. Errors: as of Register.
+func (r *Registration) Again(ctx context.Context) error {
 	for _, step := range []struct {
 		name string
 		do   func(context.Context) error
+		done *failpoint.Point
 	}{
-		{"publish contract", r.publish},
-		{"take gate", r.freeze},
-		{"write service spec", r.writeSpec},
-		{"open gate", r.reopen},
-		{"write service status", func(ctx context.Context) error { return r.SetState(ctx, wire.ServiceStarting, nil) }},
+		{"publish contract", r.publish, fpPublished},
+		{"take gate", r.freeze, fpFrozen},
+		{"write service spec", r.writeSpec, fpSpecified},
+		{"open gate", r.reopen, fpOpened},
 	} {
-		if err := step.do(ctx); err != nil {
-			return nil, fmt.Errorf("register %s %s: %s: %w", cfg.Endpoint, cfg.InstanceID, step.name, err)
+		err := step.do(ctx)
+		if err == nil {
+			err = step.done.Hit()
+		}
+		if err != nil {
+			return fmt.Errorf("register %s %s: %s: %w", r.cfg.Endpoint, r.cfg.InstanceID, step.name, err)
 		}
 	}
-	return r, nil
+	// It is registered now, whether others are told yet or not.
+	if err := r.SetState(ctx, wire.ServiceStarting, nil); err != nil {
+		r.cfg.Log.Warn("registered, but the state is not told yet", "err", err)
+	}
+	return nil
 }
 
 // publish stores every document of the contract. The manifest of the contract goes last: where it is, all the
@@ -133,6 +157,9 @@ func (r *Registration) freeze(ctx context.Context) error {
 		}
 		if err != nil {
 			return err
+		}
+		if r.opened(g) {
+			return nil
 		}
 		if g.ProcessEpoch >= r.cfg.Epoch {
 			return fmt.Errorf("%w: it has epoch %d, this one has %d. If no other host runs as this instance, its files (.cotal/host) are older than the mesh's: restore later ones, or remove them to start as a new instance", ErrSuperseded, g.ProcessEpoch, r.cfg.Epoch)
@@ -210,6 +237,9 @@ func (r *Registration) reopen(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if r.opened(g) {
+			return nil
+		}
 		if g.State != wire.GateFrozen || g.Op.Successor != r.claim {
 			return fmt.Errorf("%w: its gate is %s with epoch %d", ErrSuperseded, g.State, g.ProcessEpoch)
 		}
@@ -217,11 +247,17 @@ func (r *Registration) reopen(ctx context.Context) error {
 		g.State, g.Op = wire.GateOpen, nil
 		g.Generation++
 		g.ProcessEpoch, g.RegistrationRevision, g.Principal = r.cfg.Epoch, r.revision, r.cfg.Principal
+		r.opening = true
 		if _, err := r.writeGate(ctx, from, g, rev); !errors.Is(err, ErrConflict) {
 			return err
 		}
 	}
 	return fmt.Errorf("%w: its gate changes all the time", ErrSuperseded)
+}
+
+// opened reports whether a gate is as this executor has tried to leave it: the answer to its write was lost then.
+func (r *Registration) opened(g wire.EndpointGate) bool {
+	return r.opening && g.State == wire.GateOpen && g.ProcessEpoch == r.cfg.Epoch && g.RegistrationRevision == r.revision
 }
 
 // Revision is the registration revision: the store's revision of the service spec.

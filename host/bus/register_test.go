@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cotal-ai/cotal-host/host/bus"
+	"github.com/cotal-ai/cotal-host/sdk/failpoint"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -218,6 +219,39 @@ func TestARegistrationLeftHalfDoneIsFinished(t *testing.T) {
 	}
 	if err := r.Fence(t.Context()); err == nil {
 		t.Error("a frozen gate lets commits through")
+	}
+}
+
+// A registration that was cut short anywhere is finished by whoever tries again: the same incarnation, or the next.
+func TestARegistrationThatWasCutShortIsTriedAgain(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	b := connectBus(t, bus.Config{InProcess: br.InProcess()})
+	rec := openRecords(t, b, &memory{})
+	for _, at := range []string{"published", "frozen", "specified", "opened"} {
+		for _, next := range []bool{false, true} {
+			id := wire.NewUID()
+			if err := failpoint.Arm("host.register." + at + "=1*error(cut short)->off"); err != nil {
+				t.Fatal(err)
+			}
+			r, err := b.Register(t.Context(), rec, registerConfig(t, id, 1))
+			failpoint.Disarm()
+			if err == nil || errors.Is(err, bus.ErrSuperseded) {
+				t.Fatalf("%s: %v", at, err)
+			}
+			epoch := uint64(1)
+			if next {
+				epoch = 2
+				r = register(t, b, rec, registerConfig(t, id, epoch))
+			} else if err := r.Again(t.Context()); err != nil {
+				t.Fatalf("%s, again: %v", at, err)
+			}
+			if err := r.Fence(t.Context()); err != nil {
+				t.Errorf("%s: %v", at, err)
+			}
+			if _, _, st := serviceOf(t, rec, id); st.Epoch != epoch || st.State != wire.ServiceStarting {
+				t.Errorf("%s: status %+v", at, st)
+			}
+		}
 	}
 }
 
