@@ -49,8 +49,6 @@ func wait(d time.Duration) { <-time.After(d) }
 // the other. Each caller acts on nothing but what it was told: what is not executed may be tried again; what is
 // unknown is asked again under the same id if that is idempotent (spawn, despawn) and never otherwise (input).
 // In the end nothing was executed twice, nothing that was told is untrue, and nothing is lost.
-//
-// proves: GOAL-1, OUT-5
 func TestWeatherOfTheNetwork(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	rounds, seed, length := 1, uint64(1), 600*time.Millisecond

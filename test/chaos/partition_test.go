@@ -276,8 +276,6 @@ func TestNothingStartsAfterItsDeadline(t *testing.T) {
 // TestALostAnswerIsNoSecondExecution: the answers to a client are held up until it has given up. It is
 // told that it does not know; when it asks again it gets the answer that it did not get, and everything was
 // done once.
-//
-// proves: GOAL-10
 func TestALostAnswerIsNoSecondExecution(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	a := newApart(t)

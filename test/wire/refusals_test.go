@@ -417,7 +417,7 @@ func twice(args string) bool {
 // TestWhatIsRefusedLeavesNoTrace sends every command wrong in every way, looks at each answer, and compares
 // everything the host keeps before and after.
 //
-// proves: OUT-1, FENCE-12
+// proves: OUT-1, OUT-2, FENCE-12, INPUT-1
 func TestWhatIsRefusedLeavesNoTrace(t *testing.T) {
 	r := newRig(t)
 	r.Persona("scribe", "---\nagent: command\nlaunchOptions:\n  argv: [cat]\n---\nYou write.\n")
@@ -487,9 +487,19 @@ func (r *rig) refused(c command, x refusal) {
 		r.t.Errorf("%s: %v; want %s, not-executed", x.what, p, x.code)
 	case p.ID != id:
 		r.t.Errorf("%s: the answer is about %s, want %v", x.what, p.ID, id)
+	case x.code == "expired" && x.kind == "" && !strings.Contains(p.Error.Message, q.life()):
+		r.t.Errorf("%s: the refusal does not name the life %s: %s", x.what, q.life(), p.Error.Message)
 	case x.kind != "" && !hasDetail(p, x.kind):
 		r.t.Errorf("%s: no detail of kind %s in %v", x.what, x.kind, p.Error.Details)
 	}
+}
+
+// life is the uid that a request is about.
+func (q *request) life() string {
+	if t, ok := q.body["target"].(map[string]any); ok {
+		return t["lifecycleUid"].(string)
+	}
+	return q.caller.uid
 }
 
 func hasDetail(p *reply, kind string) bool {

@@ -50,7 +50,7 @@ const (
 // TestEachCommandAnswersAsTheContractHasIt calls every command right, on every rail it has, and reads the
 // answers.
 //
-// proves: STAT-1, CAT-1
+// proves: INPUT-1
 func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 	r := newRig(t)
 	r.Persona("scribe", "---\nname: scribe\nagent: command\nrole: writer\nlaunchOptions:\n  argv: [cat]\n---\nYou write.\n")
@@ -134,7 +134,9 @@ func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 				t.Errorf("input %v", m)
 			}
 		}
-		r.awaitTyped("typed", "hé\rhé\r")
+		r.must(r.request("input", map[string]any{"text": "x", "enter": false}).at("any", r.victim))
+		r.must(r.request("input", map[string]any{"text": "y", "enter": true}).at("any", r.victim))
+		r.awaitTyped("typed", "hé\rhé\rxy\r")
 	})
 	t.Run("models", func(t *testing.T) {
 		r := r.under(t)
@@ -267,7 +269,7 @@ func (r *rig) goal(id string) string {
 
 // TestRefusalsOfHandlersLeaveNoTrace: what a handler refuses before it does anything.
 //
-// proves: OUT-2
+// proves: OUT-3
 func TestRefusalsOfHandlersLeaveNoTrace(t *testing.T) {
 	r := newRig(t)
 	r.Persona("scribe", "---\nname: scribe\nagent: command\nlaunchOptions:\n  argv: [cat]\n---\nYou write.\n")

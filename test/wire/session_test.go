@@ -173,8 +173,6 @@ const chatty = `[{"print": "up\n"}, {"lines": {"count": 0, "reply": "got {line}\
 // TestASessionByHand attaches over the session rails with frames written here: what the screen holds is painted
 // on ready, what is typed arrives, a bad frame is dropped and harms nothing, a size reaches the terminal, and a
 // stopped seat says so.
-//
-// proves: ATTACH-1
 func TestASessionByHand(t *testing.T) {
 	r := newRig(t)
 	a := r.spawn("chatty", chatty)
