@@ -265,7 +265,7 @@ func refused(t *testing.T, err error, code string) *wire.Error {
 	return werr
 }
 
-// proves: GOAL-1, GOAL-5, GOAL-6, GOAL-13, GOAL-17, GOAL-22, GOAL-30, GOAL-31
+// proves: GOAL-1, GOAL-5, GOAL-6, GOAL-13, GOAL-17, GOAL-22, GOAL-29, GOAL-30, GOAL-31
 func TestAGoalFromItsAcceptanceToItsEnd(t *testing.T) {
 	h := newMesh(t).host().boot().serve()
 	k := goal.KeyOf(caller, "g1")
