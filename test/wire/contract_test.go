@@ -132,6 +132,7 @@ func (r *rig) closure(sha string) []byte {
 // of the document behind it, every schema is closed, and every command of the manager is there as the contract
 // has it.
 func TestAClientFindsTheContract(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	d := r.description
 	if d.Descriptor.Endpoint != "manager" || d.Descriptor.Owner == "" || d.Descriptor.Protocol.V != 1 || len(d.Descriptor.Clusters) == 0 {
@@ -203,6 +204,7 @@ func TestAClientFindsTheContract(t *testing.T) {
 // TestTheHostIsRegistered looks at the record of the instance: written before it serves, and about the epoch
 // that answers.
 func TestTheHostIsRegistered(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	var spec struct {
 		Endpoint, Owner string

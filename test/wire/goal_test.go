@@ -26,6 +26,7 @@ func (q *request) again() *request {
 //
 // proves: GOAL-2, GOAL-3, GOAL-5
 func TestASubmissionIsAcceptedOnce(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	q := r.request("spawn", r.spawnArgs("once", idle))
 	mark := r.mark()
@@ -134,6 +135,7 @@ func (r *rig) phase(m *nats.Msg, subject, topic string) string {
 //
 // proves: GOAL-6, GOAL-18
 func TestAGoalOutlivesItsHost(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	q := r.request("spawn", r.spawnArgs("lasting", idle))
 	first := r.must(q)
@@ -183,6 +185,7 @@ func (r *rig) again(q *request) *reply {
 //
 // proves: GOAL-11
 func TestARefusedSpawnIsNoGoal(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	before := r.settled()
 	q := r.request("spawn", map[string]any{"name": "nosuch"})

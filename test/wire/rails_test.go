@@ -16,6 +16,7 @@ import (
 //
 // proves: OUT-1
 func TestTheReplyAddressOfTheTransportIsIgnored(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.victim = r.spawn("victim", idle).seat()
 	inbox := make(chan *nats.Msg, 1024)
@@ -60,6 +61,7 @@ var reads = map[string]bool{"status": true, "ps": true, "inspect": true, "instan
 
 // TestACastIsCarriedOutAndNotAnswered.
 func TestACastIsCarriedOutAndNotAnswered(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.victim = r.recorder("victim", "typed").seat()
 	mark := r.mark()
@@ -76,6 +78,7 @@ func TestACastIsCarriedOutAndNotAnswered(t *testing.T) {
 // served, the broker itself answers on the sentinel: a transport reply address that is the caller's own rail with
 // the word no-responders in place of an instance.
 func TestTheBrokerSaysThatNobodyIsThere(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	if err := r.tap.Unsubscribe(); err != nil {
 		t.Fatal(err)

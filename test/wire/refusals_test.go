@@ -419,6 +419,7 @@ func twice(args string) bool {
 //
 // proves: OUT-1, OUT-2, FENCE-12, INPUT-1
 func TestWhatIsRefusedLeavesNoTrace(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.Persona("scribe", "---\nagent: command\nlaunchOptions:\n  argv: [cat]\n---\nYou write.\n")
 	r.victim = r.recorder("victim", "typed").seat()

@@ -52,6 +52,7 @@ const (
 //
 // proves: INPUT-1
 func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.Persona("scribe", "---\nname: scribe\nagent: command\nrole: writer\nlaunchOptions:\n  argv: [cat]\n---\nYou write.\n")
 	a := r.recorder("victim", "typed")
@@ -271,6 +272,7 @@ func (r *rig) goal(id string) string {
 //
 // proves: OUT-3
 func TestRefusalsOfHandlersLeaveNoTrace(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.Persona("scribe", "---\nname: scribe\nagent: command\nlaunchOptions:\n  argv: [cat]\n---\nYou write.\n")
 	r.Persona("broken", "---\nagent: [\n---\n")

@@ -174,6 +174,7 @@ const chatty = `[{"print": "up\n"}, {"lines": {"count": 0, "reply": "got {line}\
 // on ready, what is typed arrives, a bad frame is dropped and harms nothing, a size reaches the terminal, and a
 // stopped seat says so.
 func TestASessionByHand(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	a := r.spawn("chatty", chatty)
 	s := r.attach(a.seat(), map[string]any{"rows": 30, "cols": 100})
@@ -201,6 +202,7 @@ func TestASessionByHand(t *testing.T) {
 // TestAWindowIsKept: a seat that floods has no more frames under way than the grant says, however
 // long the holder takes none; then it goes on, and says what is missing.
 func TestAWindowIsKept(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	start := r.Path("go")
 	a := r.spawn("flood", fmt.Sprintf(`[{"print": "up\n"}, {"waitFile": %q}, {"flood": {"mb": 24}}, {"print": "done\n"}, {"hang": true}]`, start))

@@ -12,6 +12,7 @@ import (
 
 // The comparison that every refusal rests on sees each kind of trace, and nothing when nothing happens.
 func TestTracesShowEveryKindOfEffect(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.spawn("bystander", idle)
 	before := r.settled()
