@@ -99,7 +99,13 @@ func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (wire.
 		return s.cfg.Goals.Accept(tx, key, row.SeatID, acc, time.Now().Add(readyWindow(row)))
 	})
 	if err != nil {
-		return wire.Acceptance{}, a.unaccepted(wire.Refuse(wire.CodeUnavailable, "record the spawn: %v", err))
+		why := wire.Refuse(wire.CodeUnavailable, "record the spawn: %v", err)
+		if _, there, lerr := s.cfg.Goals.Lookup(key); there || lerr != nil {
+			// A commit that failed may be on the disk all the same: then this was no refusal without effect.
+			why.Outcome = wire.OutcomeUnknown
+			return wire.Acceptance{}, a.undoAcceptance(key, why)
+		}
+		return wire.Acceptance{}, a.unaccepted(why)
 	}
 	// The mesh decides: what this host could not accept there has no effect here.
 	won, standing, err := s.cfg.Goals.Bind(ctx, key)
@@ -153,6 +159,9 @@ func (a *actor) undoAcceptance(key goal.Key, err error) error {
 			return err
 		}
 		a.log.Error("take back a spawn that was not accepted", "err", jerr)
+		if err != nil {
+			err = wire.Fail(werr.Code, "%s (and what was recorded of it cannot be taken back yet: %v)", werr.Message, jerr)
+		}
 	}
 	a.acceptErr = werr
 	close(a.accepted)
