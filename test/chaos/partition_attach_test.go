@@ -103,6 +103,13 @@ func TestAnAttachOutlivesTheWeather(t *testing.T) {
 	for _, w := range []weather{
 		{"the client is cut off", func(a *apart, d time.Duration) { a.client.hold(true, true); wait(d); a.client.heal() }},
 		{"the host is cut off", func(a *apart, d time.Duration) { a.host.hold(true, true); wait(d); a.host.heal() }},
+		{"everything is slow", func(a *apart, d time.Duration) {
+			a.host.slow(150 * time.Millisecond)
+			a.client.slow(100 * time.Millisecond)
+			wait(d)
+			a.host.slow(0)
+			a.client.slow(0)
+		}},
 		{"connections break", func(a *apart, _ time.Duration) { a.host.cut(); a.client.cut() }},
 		{"the broker restarts", func(a *apart, d time.Duration) { a.broker.Kill(); wait(d / 4); a.broker.Restart() }},
 	} {
