@@ -202,7 +202,7 @@ func TestAScatterKnowsWhomToExpect(t *testing.T) {
 		t.Fatalf("answers of %v, %v", ids, err)
 	}
 	// One that is there and silent is.
-	if ids, _, err = scatter("mute", 200*time.Millisecond); !slices.Equal(ids, []string{inst1}) || !errors.As(err, &missing) || len(missing.Gone) != 1 || len(missing.Silent) != 1 {
+	if ids, _, err = scatter("mute", 2*time.Second); !slices.Equal(ids, []string{inst1}) || !errors.As(err, &missing) || len(missing.Gone) != 1 || len(missing.Silent) != 1 {
 		t.Fatalf("answers of %v, %v", ids, err)
 	}
 	expected = nil

@@ -50,7 +50,7 @@ type Registration struct {
 
 	revision uint64 // of the spec
 	claim    string // what this executor has put into the operation that holds the gate
-	opening  bool   // it has tried to open the gate, and may have
+	opening  bool   // it has opened the gate, or may have
 
 	// writing admits one writer of the status at a time: its writes have an order.
 	writing chan struct{}
@@ -247,8 +247,10 @@ func (r *Registration) reopen(ctx context.Context) error {
 		g.State, g.Op = wire.GateOpen, nil
 		g.Generation++
 		g.ProcessEpoch, g.RegistrationRevision, g.Principal = r.cfg.Epoch, r.revision, r.cfg.Principal
-		r.opening = true
-		if _, err := r.writeGate(ctx, from, g, rev); !errors.Is(err, ErrConflict) {
+		_, err = r.writeGate(ctx, from, g, rev)
+		// A write that lost did not happen; one whose answer was lost may have.
+		r.opening = !errors.Is(err, ErrConflict) && !errors.Is(err, ErrNotWritten)
+		if !errors.Is(err, ErrConflict) {
 			return err
 		}
 	}
