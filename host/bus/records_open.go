@@ -132,8 +132,20 @@ func (b *Bus) Records(ctx context.Context, space string, known func(name string)
 		go func() { results <- r.open(ctx, c, known(c.Name)) }()
 	}
 	var errs []error
+	var lost []string
 	for range stores {
-		errs = append(errs, <-results)
+		err := <-results
+		if gone := lostStore(""); errors.As(err, &gone) {
+			lost = append(lost, string(gone))
+			continue
+		}
+		errs = append(errs, err)
+	}
+	if len(lost) > 0 {
+		slices.Sort(lost)
+		errs = append(errs, fmt.Errorf("%w: this host has kept records in %s, and the broker has no such stream: "+
+			"bring the broker's store back from a backup, or connect to the broker that has it; "+
+			"to give up what was recorded there, move journal.db away: seats are found without it", ErrStoreLost, strings.Join(lost, ", ")))
 	}
 	err = errors.Join(errs...)
 	for _, c := range stores {
@@ -148,15 +160,18 @@ func (b *Bus) Records(ctx context.Context, space string, known func(name string)
 	return r, nil
 }
 
+// lostStore is a stream that was used and is gone.
+type lostStore string
+
+func (s lostStore) Error() string { return "stream " + string(s) + " is gone" }
+
 // open finds or makes one stream.
 func (r *Records) open(ctx context.Context, want storeConfig, known bool) error {
 	raw, err := r.api(ctx, "STREAM.INFO."+want.Name, struct{}{})
 	var refusal *apiError
 	if err != nil && errors.As(err, &refusal) && refusal.ErrCode == jsStreamNotFound {
 		if known {
-			return fmt.Errorf("%w: this host has kept records in stream %s, and the broker has no such stream: "+
-				"bring the broker's store back from a backup, or connect to the broker that has it; "+
-				"to give up what was recorded there, move journal.db away: seats are found without it", ErrStoreLost, want.Name)
+			return lostStore(want.Name)
 		}
 		raw, err = r.api(ctx, "STREAM.CREATE."+want.Name, want)
 		if err != nil && errors.As(err, &refusal) && refusal.ErrCode == jsStreamNameInUse {
