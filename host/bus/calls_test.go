@@ -155,13 +155,16 @@ func TestNoHandlerStartsAfterTheDeadline(t *testing.T) {
 func TestAScatterKnowsWhomToExpect(t *testing.T) {
 	br := startBroker(t, t.TempDir(), 0)
 	b := connectBus(t, bus.Config{InProcess: br.InProcess()})
-	expected := []wire.ExpectedReply{{InstanceID: inst1, Epoch: 1}, {InstanceID: inst2, Epoch: 1}}
+	var expected atomic.Pointer[[]wire.ExpectedReply]
+	both := []wire.ExpectedReply{{InstanceID: inst1, Epoch: 1}, {InstanceID: inst2, Epoch: 1}}
+	all := append(slices.Clone(both), wire.ExpectedReply{InstanceID: inst3, Epoch: 1})
+	expected.Store(&both)
 	silent := make(chan struct{})
 	t.Cleanup(func() { close(silent) })
 	commands := func(id string) map[string]bus.Command {
 		m := echoCommands(id)
 		m[wire.CmdInstances] = bus.Command{Read: true, Handler: func(context.Context, *bus.Request) (any, *wire.Error) {
-			return wire.InstancesReply{Instances: expected}, nil
+			return wire.InstancesReply{Instances: *expected.Load()}, nil
 		}}
 		m["mute"] = bus.Command{Read: true, Handler: func(context.Context, *bus.Request) (any, *wire.Error) {
 			if id == inst2 {
@@ -196,7 +199,10 @@ func TestAScatterKnowsWhomToExpect(t *testing.T) {
 	}
 	// One that nobody serves is not waited for.
 	third.Close()
-	expected = append(expected, wire.ExpectedReply{InstanceID: inst3, Epoch: 1})
+	if err := b.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expected.Store(&all)
 	var missing *mesh.MissingError
 	if ids, _, err = scatter("ps", time.Minute); !slices.Equal(ids, []string{inst1, inst2}) || !errors.As(err, &missing) || len(missing.Gone) != 1 || len(missing.Silent) != 0 {
 		t.Fatalf("answers of %v, %v", ids, err)
@@ -205,7 +211,7 @@ func TestAScatterKnowsWhomToExpect(t *testing.T) {
 	if ids, _, err = scatter("mute", 2*time.Second); !slices.Equal(ids, []string{inst1}) || !errors.As(err, &missing) || len(missing.Gone) != 1 || len(missing.Silent) != 1 {
 		t.Fatalf("answers of %v, %v", ids, err)
 	}
-	expected = nil
+	expected.Store(&[]wire.ExpectedReply{})
 	var we *wire.Error
 	if _, _, err = scatter("ps", time.Minute); !errors.As(err, &we) || we.Code != wire.CodeFailedPrecondition || mesh.OutcomeOf(err) != wire.OutcomeNotExecuted {
 		t.Fatalf("nobody is registered: %v", err)
