@@ -73,7 +73,7 @@ func many(tb testing.TB, n int) (*Set, *fixedRoster) {
 		name := fmt.Sprintf("agent-%d", i)
 		s.add(s.newActor(journal.SeatRow{
 			SeatID: fmt.Sprintf("%032d", i), UID: wire.NewUID(), Alias: name, Principal: "local." + name, Agent: "claude", Runtime: "pty",
-			Cwd: "/home/somebody/work/" + name, State: journal.RowState(Running), Started: time.Now(), Created: time.Now(),
+			Cwd: "/srv/project/" + name, State: journal.RowState(Running), Started: time.Now(), Created: time.Now(),
 			RequestID: "local.alice." + wire.NewUID() + "/" + wire.NewID(),
 		}))
 		r.view.Rows = append(r.view.Rows, wire.Presence{Card: wire.AgentCard{ID: "local." + name, Name: name}, Status: wire.StatusIdle, LifecycleUID: s.byAlias[name].snapshot().Row.UID})

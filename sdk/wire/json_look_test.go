@@ -57,7 +57,7 @@ func FuzzPayload(f *testing.F) {
 }
 
 func BenchmarkDecodeReply(b *testing.B) {
-	row := `{"name":"reviewer_12","id":"local.` + strings.Repeat("U", 56) + `","agent":"claude","space":"main","mode":"pty","status":"running","uptimeMs":123456,"mesh":"working","cwd":"/home/somebody/work","pid":4711}`
+	row := `{"name":"reviewer_12","id":"local.` + strings.Repeat("U", 56) + `","agent":"claude","space":"main","mode":"pty","status":"running","uptimeMs":123456,"mesh":"working","cwd":"/srv/project","pid":4711}`
 	text := []byte(`{"v":1,"id":"r1","ok":true,"data":[` + row + strings.Repeat(","+row, 31) + `]}`)
 	b.SetBytes(int64(len(text)))
 	b.ReportAllocs()

@@ -218,7 +218,7 @@ func newRows(n int) *rowsOnly {
 	for i := range n {
 		r.rows = append(r.rows, wire.AgentRow{
 			Name: fmt.Sprintf("reviewer_%d", i), ID: "local." + strings.Repeat("U", 56), Agent: "claude", Space: "main", Mode: "pty",
-			Status: "running", Mesh: "working", LifecycleUID: wire.NewUID(), Role: "reviewer", Model: "claude-opus", Cwd: "/home/somebody/work/project",
+			Status: "running", Mesh: "working", LifecycleUID: wire.NewUID(), Role: "reviewer", Model: "claude-opus", Cwd: "/srv/project",
 			PID: 1000 + i, Spawner: "local." + strings.Repeat("V", 56), InstanceID: wire.NewUID(), Host: "workstation", SeatID: wire.NewCustodyID(),
 			SeatPID: 5000 + i, GoalID: wire.NewID(), Output: 1, StartedAt: r.begun.UnixMilli(),
 		})
