@@ -310,7 +310,7 @@ func (in *instance) classify(ctx context.Context, err error) error {
 		out.Fix = "upgrade cotal-host"
 	case timedOut:
 		out.Reason = ReasonTimeout
-		out.Detail = fmt.Sprintf("it was not ready within %s and was killed", StartTimeout)
+		out.Detail = fmt.Sprintf("it was not ready within %s and was killed%s", StartTimeout, p.waited())
 		out.Stderr = p.out.lastLines(5)
 	case exited && !isHandshake:
 		out.Reason, out.Status = ReasonExited, status

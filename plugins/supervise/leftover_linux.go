@@ -34,6 +34,31 @@ func stat(pid int) (ref procRef, parent int, state byte, ok bool) {
 	return procRef{pid, start, clean(b[open+1:end], 64)}, parent, fields[0][0], err1 == nil && err2 == nil
 }
 
+// stateWord says what a process does, as far as the kernel tells; empty when it does not.
+func stateWord(pid int) string {
+	_, _, state, ok := stat(pid)
+	if !ok {
+		return ""
+	}
+	switch state {
+	case 'R':
+		return "running"
+	case 'S':
+		at, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", pid))
+		if w := strings.TrimSpace(string(at)); w != "" && w != "0" {
+			return "asleep in " + clean([]byte(w), 40)
+		}
+		return "asleep"
+	case 'D':
+		return "waiting for a disk or another device"
+	case 'T', 't':
+		return "stopped"
+	case 'Z', 'X':
+		return "dead"
+	}
+	return "in state " + string(state)
+}
+
 func pids() []int {
 	dir, err := os.Open("/proc")
 	if err != nil {

@@ -15,3 +15,5 @@ func (r procRef) inGroup(int) bool { return false }
 func (r procRef) ofSeat() bool { return false }
 
 func (r procRef) kill() bool { return false }
+
+func stateWord(int) string { return "" }

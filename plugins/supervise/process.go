@@ -61,6 +61,7 @@ type process struct {
 	hasFirst bool
 	refused  error  // why the address of the handshake was not accepted
 	killed   string // why the host killed it
+	waiting  string // what it was doing when its time was over
 	tree     []procRef
 }
 
@@ -274,8 +275,38 @@ func (p *process) started() bool { return p.running.Load() }
 func (p *process) abort() {
 	p.aborted.Store(true)
 	if p.started() {
+		doing := p.doing()
+		p.mu.Lock()
+		p.waiting = doing
+		p.mu.Unlock()
 		p.kill()
 	}
+}
+
+// waited is what a start that was given up waited for, as the tail of a sentence.
+func (p *process) waited() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting == "" {
+		return ""
+	}
+	return ": " + p.waiting
+}
+
+// doing says how far a process is that is not ready, and in which state: whoever reads of a start that took too
+// long wants to know whom it waited for.
+func (p *process) doing() string {
+	far := "it has not printed its handshake"
+	if line, printed := p.firstLine(); printed && looksLikeHandshake(line) {
+		far = "it has printed its handshake"
+	}
+	if p.isGone() {
+		return far + " and is gone"
+	}
+	if state := stateWord(p.cmd.Process.Pid); state != "" {
+		return far + " and is " + state
+	}
+	return far
 }
 
 // stop ends the process: lifeline, TERM, KILL, each for its time. It reports whether the process

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -138,6 +139,9 @@ func TestFieldA11_AStartThatHangsIsTimedOutAndKilled(t *testing.T) {
 	var se *StartError
 	if !errors.As(err, &se) || se.Reason != ReasonTimeout {
 		t.Fatalf("got %v", err)
+	}
+	if want := "it has not printed its handshake and is "; !strings.Contains(se.Detail, want) && runtime.GOOS == "linux" {
+		t.Errorf("%q does not say what it waited for: %q", se.Detail, want)
 	}
 	slow := atoi(t, f.records("pids")[0])
 	if !gone(slow) {
