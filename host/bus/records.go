@@ -409,7 +409,9 @@ func (r *Records) request(ctx context.Context, m *nats.Msg) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
-	defer context.AfterFunc(r.link.Load().up, cancel)()
+	done := make(chan struct{})
+	defer close(done)
+	go r.watch(r.nc.Stats().Reconnects, done, cancel)
 	reply, err := r.nc.RequestMsgWithContext(ctx, m)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
@@ -429,6 +431,22 @@ func (r *Records) request(ctx context.Context, m *nats.Msg) ([]byte, error) {
 		return nil, refused(e)
 	}
 	return reply.Data, nil
+}
+
+// watch ends a request whose connection is lost. That is told late, at times when the next connection is there
+// already: a request on that one goes on.
+func (r *Records) watch(connection uint64, done <-chan struct{}, cancel context.CancelFunc) {
+	for {
+		select {
+		case <-r.link.Load().up.Done():
+			if !r.nc.IsConnected() || r.nc.Stats().Reconnects != connection {
+				cancel()
+				return
+			}
+		case <-done:
+			return
+		}
+	}
 }
 
 // refused maps a refusal of the store. What is not known to mean that nothing was written is unknown.
