@@ -237,3 +237,21 @@ func TestProgressReachesTheCallerAlone(t *testing.T) {
 		t.Error("a malformed goal id was published")
 	}
 }
+
+func TestARefusalThatQuotesALargeArgumentIsSent(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	serve(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), bus.EndpointConfig{Commands: map[string]bus.Command{
+		"quote": {Handler: func(_ context.Context, r *bus.Request) (any, *wire.Error) {
+			text := strings.Repeat("<", 400<<10)
+			return nil, wire.Refuse(wire.CodeNotFound, "no seat is called %q", text).With("ai.cotal.test.large", map[string]any{"name": text})
+		}},
+	}})
+	_, err := client(t, br.URL()).Call(t.Context(), mesh.Call{Endpoint: wire.EndpointManager, Command: "quote", Deadline: 5 * time.Second}, nil)
+	var werr *wire.Error
+	if !errors.As(err, &werr) || werr.Code != wire.CodeNotFound || werr.Outcome != wire.OutcomeNotExecuted {
+		t.Fatalf("got %.200v, want the refusal", err)
+	}
+	if len(werr.Message) > 8<<10 || !strings.HasPrefix(werr.Message, "no seat is called") {
+		t.Errorf("a text of %d bytes: %.40s", len(werr.Message), werr.Message)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -258,6 +259,7 @@ func (s *Service) reply(req *Request, r wire.EndpointReply) {
 		}
 		return
 	}
+	r.Error = bounded(r.Error)
 	r.ID = req.Env.ID
 	if r.ID == "" {
 		r.ID = req.Subject.Nonce // the envelope was unreadable; the nonce still tells the caller which call
@@ -272,4 +274,27 @@ func (s *Service) reply(req *Request, r wire.EndpointReply) {
 	if err != nil {
 		s.cfg.Log.Warn("reply was not sent", "op", req.Subject.Command, "err", err)
 	}
+}
+
+// A refusal quotes what it refuses, and must not be too large to be sent for that: escaped, a quote is longer
+// than what it quotes.
+const (
+	maxMessage = 4 << 10  // bytes of the text
+	maxDetails = 64 << 10 // bytes of the details, encoded
+)
+
+// bounded cuts the text of an error that is too long, and leaves details out that are. Code and outcome stay.
+func bounded(e *wire.Error) *wire.Error {
+	if e == nil || len(e.Message) <= maxMessage && len(e.Details) == 0 {
+		return e
+	}
+	c := *e
+	if len(c.Message) > maxMessage {
+		const cut = " … (cut)"
+		c.Message = strings.ToValidUTF8(c.Message[:maxMessage-len(cut)], "") + cut
+	}
+	if raw, err := json.Marshal(c.Details); err != nil || len(raw) > maxDetails {
+		c.Details = nil
+	}
+	return &c
 }

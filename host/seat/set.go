@@ -84,6 +84,8 @@ type Set struct {
 	closing  string         // why new spawns are refused; empty while they are not
 	unlisted string         // why it is not known which seats this machine has; empty once it is
 	foreign  map[string]int // seats of other instances, by the runtime that listed them
+	counted  time.Time      // when they were counted
+	counting chan struct{}  // closed when that is done; nil while nobody counts
 }
 
 // keepEnded bounds the rows of ended seats that ps still shows; older ones are forgotten.
@@ -211,17 +213,6 @@ func (s *Set) Occupancy() wire.Occupancy {
 	defer s.mu.Unlock()
 	s.cap.prune(time.Now())
 	return wire.Occupancy{Max: s.cap.max, Live: s.cap.live, Pending: s.cap.pending, Cooling: len(s.cap.cooling)}
-}
-
-// Foreign is the number of seats on this machine that belong to other instances, as of the last boot.
-func (s *Set) Foreign() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := 0
-	for _, of := range s.foreign {
-		n += of
-	}
-	return n
 }
 
 // Snapshots returns every live seat, then the last life of each name that is not held any more, oldest
