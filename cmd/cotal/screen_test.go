@@ -45,13 +45,14 @@ func TestAttach_DoesNotWaitForAPluginThatHangs(t *testing.T) {
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	w.Spawn("shown", "sh", "-c", "echo begun; exec sleep 600")
+	w.Spawn("other", "sleep", "600")
 	plugin := w.PluginPID("pty")
 	if err := syscall.Kill(plugin, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	defer syscall.Kill(plugin, syscall.SIGCONT)
 	r := worldRig(t, w)
-	waits := r.run("inspect", "shown") // it wants to be sure, and takes seconds
+	waits := r.run("stop", "--now", "other") // it wants to be sure, and takes seconds
 	s := r.run("attach", "--no-nudge", "shown")
 	s.see("begun")
 	select {

@@ -90,7 +90,9 @@ type actor struct {
 
 	into    atomic.Pointer[string]           // custody id of the process that is being typed into, by whoever holds typing
 	socket  atomic.Pointer[sdk.SeatEndpoint] // where it was typed last; in memory only, for the token
-	leaving context.Context                  // ends when the seat is being stopped or has ended: nothing is typed any more
+	watched atomic.Pointer[watching]         // the newest watch that has told something; nil before the first
+	asks    questions
+	leaving context.Context // ends when the seat is being stopped or has ended: nothing is typed any more
 	leave   context.CancelFunc
 
 	ports []int // minted for the launch; given back when the seat has ended

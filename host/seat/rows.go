@@ -1,7 +1,6 @@
 package seat
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -157,34 +156,4 @@ func describeExit(e sdk.Exit) string {
 		b.WriteString("; its last line was: " + last)
 	}
 	return b.String()
-}
-
-// Inspect answers inspect: the row of one seat, freshly verified when it is live. A runtime that does
-// not answer leaves the row as last known, and the reason says so.
-func (s *Set) Inspect(ctx context.Context, name string) (wire.AgentRow, error) {
-	a, err := s.find(name)
-	if err != nil {
-		if snap := s.endedRow(name); snap != nil {
-			return s.row(snap), nil
-		}
-		if err == ErrNoSeat {
-			return wire.AgentRow{}, wire.Refuse(wire.CodeNotFound, "no seat is called %q; see cotal ps", name)
-		}
-		return wire.AgentRow{}, wire.Refuse(wire.CodeBadRequest, "%v; use the full custody id", err)
-	}
-	snap := a.snapshot()
-	if snap.State != Running && snap.State != Unknown {
-		return s.row(snap), nil
-	}
-	st, err := a.adopt(ctx, false)
-	if err != nil {
-		row := s.row(snap)
-		row.Reason = strings.TrimPrefix(row.Reason+"; ", "; ") + "not verified now: " + err.Error()
-		return row, nil
-	}
-	_ = a.call(func() error { a.onStatus(st); return nil })
-	a.checkHealth()
-	row := s.row(a.snapshot())
-	row.Output = st.Next
-	return row, nil
 }

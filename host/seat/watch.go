@@ -3,6 +3,7 @@ package seat
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/host/journal"
@@ -15,6 +16,12 @@ const (
 	exitPoll     = time.Second // default of Config.ExitPoll
 	exitPollSlow = 5           // times slower once the seat is ready
 )
+
+// watching is one watch of a process, of which every change is told while it is not over.
+type watching struct {
+	seatID string
+	over   atomic.Bool
+}
 
 // watch follows the process of the seat until it ends. It runs once per process, in its own goroutine.
 func (a *actor) watch() {
@@ -64,11 +71,13 @@ func (a *actor) watchOnce(id string) error {
 	if !ok || !info.Has(sdk.CapWatch) {
 		return a.poll(ctx, id)
 	}
+	here := &watching{seatID: id}
+	defer here.over.Store(true)
 	_, _, err = byHandle(row.Handle, func(h sdk.Handle) (struct{}, error) {
 		return struct{}{}, w.Watch(ctx, sdk.WatchRequest{
 			SeatID: id, InstanceID: a.set.cfg.InstanceID, Handle: h, Fence: a.set.cfg.Epoch,
 		}, func(st sdk.SeatStatus) error {
-			a.post(func() { a.onStatusOf(id, st) })
+			a.post(func() { a.onStatusOf(id, st); a.watched.Store(here) })
 			return nil
 		})
 	})

@@ -3,6 +3,7 @@
 package attach
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,9 +23,10 @@ func TestTheCommandAttachesOverTheMesh(t *testing.T) {
 	s.See("up")
 	s.Type("one\r")
 	s.See("got one")
-	if n := w.Inspect("worker").Attached; n != 1 {
-		t.Errorf("%d terminals are attached", n)
-	}
+	harness.Eventually(t, harness.DefaultWait, "one terminal is attached", func() (bool, string) {
+		n := w.Inspect("worker").Attached
+		return n == 1, fmt.Sprint(n)
+	})
 	watch := seatview.Start(t, w, 30, 100, "attach", "--mesh", "--observe", "worker")
 	watch.See("got one")
 	watch.Type("not for the program")

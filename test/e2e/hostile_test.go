@@ -231,9 +231,10 @@ func TestFieldJ6_AChattyAgentCannotFillTheDisk(t *testing.T) {
 	}
 	memoryUnder(t, "the seat", row.SeatPID, seatMemory)
 	memoryUnder(t, "the host", h.PID, hostMemory)
-	if n := w.Inspect("chatty").Output; n != want {
-		t.Errorf("the host counts %d bytes of output; %d were printed", n, want)
-	}
+	await(t, harness.DefaultWait, fmt.Sprintf("the host counts the %d bytes that were printed", want), func() (bool, string) {
+		n := w.Inspect("chatty").Output
+		return n == want, fmt.Sprint(n)
+	})
 	if out := quick(t, w, "logs", "chatty").Stdout; !strings.HasSuffix(out, "the end\n") {
 		t.Errorf("the log ends with %q", out[max(0, len(out)-80):])
 	}
