@@ -84,7 +84,8 @@ type Host struct {
 	fence        *control.Fence
 	classSpawn   atomic.Bool // spawn and launch are on the rail of the class
 
-	envAllow []string // extra variables that the operator lets agents see
+	envAllow  []string      // extra variables that the operator lets agents see
+	retention time.Duration // of the results of goals
 
 	stop stopper
 }
@@ -185,11 +186,17 @@ func (h *Host) boot(ctx context.Context) error {
 	if err := h.journal.Bind(ctx, h.inst.ID, h.inst.Epoch); err != nil {
 		return err
 	}
+	if other, names, err := h.journal.SetSpace(ctx, h.cfg.Space); err != nil {
+		return err
+	} else if len(names) > 0 {
+		return fmt.Errorf("space %s: seats of this workspace live in space %s (%s), where a host of another space cannot reach them; "+
+			"serve with --space %s, or end them there first: cotal-host stop --with-agents", h.cfg.Space, other, strings.Join(names, ", "), other)
+	}
 	settings, err := config.Load(h.cfg.Root)
 	if err != nil {
 		return err
 	}
-	h.envAllow = settings.SpawnEnv
+	h.envAllow, h.retention = settings.SpawnEnv, settings.ResultRetention
 	if h.cfg.MaxSeats == 0 {
 		h.cfg.MaxSeats = settings.MaxSeats
 	}

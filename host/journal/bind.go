@@ -70,3 +70,36 @@ func (j *Journal) SetKnown(ctx context.Context, streams ...string) error {
 		return nil
 	})
 }
+
+// keySpace holds the space that the seats of this host live in.
+const keySpace = "space"
+
+// SetSpace records the space that a host serves. A host whose seats live in another one is refused: they would
+// be listed where nobody can reach them. other is that space, and names are those seats; empty when all is well.
+func (j *Journal) SetSpace(ctx context.Context, space string) (other string, names []string, err error) {
+	err = j.Update(ctx, func(tx *Tx) error {
+		other, names = "", nil
+		had := string(tx.get(bucketMeta, tx.meta, keySpace))
+		if had == space {
+			return nil
+		}
+		if had != "" {
+			err := tx.Seats(func(r SeatRow) error {
+				if !r.State.Ended() {
+					names = append(names, r.Alias)
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+		if len(names) > 0 {
+			other = had
+			return nil
+		}
+		tx.put(&tx.meta, keySpace, []byte(space))
+		return nil
+	})
+	return other, names, err
+}

@@ -55,3 +55,37 @@ func TestIdentityIsRememberedWithTheHighestEpoch(t *testing.T) {
 		t.Errorf("got %q %d %v; want one, 9", id, epoch, err)
 	}
 }
+
+func TestAHostOfAnotherSpaceIsRefusedWhileSeatsLive(t *testing.T) {
+	j, err := Open(filepath.Join(t.TempDir(), "journal.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	ctx := context.Background()
+	put := func(state RowState) {
+		t.Helper()
+		if err := j.Update(ctx, func(tx *Tx) error { return tx.PutSeat(SeatRow{SeatID: "s", Alias: "worker", State: state}) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(StateRunning) // of a journal that is older than the record
+	for _, c := range []struct {
+		what, space string
+		state       RowState
+		other       string
+	}{
+		{"the first space is recorded, whatever lives", "main", StateRunning, ""},
+		{"the same space again", "main", StateRunning, ""},
+		{"another space, with a seat that lives", "other", StateRunning, "main"},
+		{"another space, with a seat whose end is not proved", "other", StateStopping, "main"},
+		{"another space, once the seat has ended", "other", StateExited, ""},
+		{"and that is the space from now on", "main", StateRunning, "other"},
+	} {
+		put(c.state)
+		other, names, err := j.SetSpace(ctx, c.space)
+		if err != nil || other != c.other || (c.other != "") != (len(names) == 1 && names[0] == "worker") {
+			t.Errorf("%s: %q %v %v", c.what, other, names, err)
+		}
+	}
+}

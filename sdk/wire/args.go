@@ -196,8 +196,12 @@ func (a *SpawnArgs) Check() error {
 		switch {
 		case s.Restarts < 1:
 			return &FieldError{"supervise.restarts", "is missing or below 1"}
+		case s.Restarts > MaxSuperviseRestarts:
+			return &FieldError{"supervise.restarts", fmt.Sprintf("is %d, more than %d", s.Restarts, MaxSuperviseRestarts)}
 		case s.WindowMs < 1:
 			return &FieldError{"supervise.windowMs", "is missing or below 1"}
+		case s.WindowMs > MaxSuperviseWindowMs:
+			return &FieldError{"supervise.windowMs", fmt.Sprintf("is %d, more than %d (30 days)", s.WindowMs, int64(MaxSuperviseWindowMs))}
 		}
 	}
 	return nil

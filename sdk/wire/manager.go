@@ -155,6 +155,12 @@ type SpawnArgs struct {
 	Runtime string `json:"runtime,omitempty"`
 }
 
+// Bounds of Supervise: every end within the window is remembered.
+const (
+	MaxSuperviseRestarts = 1000
+	MaxSuperviseWindowMs = 30 * 24 * 3600 * 1000 // 30 days
+)
+
 // Supervise asks that a seat is started again when it ends by itself, at most Restarts times within WindowMs.
 type Supervise struct {
 	Restarts int   `json:"restarts"`
