@@ -36,7 +36,8 @@ func (h *Host) openRecords(ctx context.Context) error {
 		return err
 	}
 	h.goals = goal.New(goal.Config{
-		Journal: h.journal, Records: h.records, InstanceID: h.inst.ID, Epoch: h.inst.Epoch, Publish: h.publish, Log: h.log.Named("goal"),
+		Journal: h.journal, Records: h.records, InstanceID: h.inst.ID, Epoch: h.inst.Epoch, Publish: h.publish,
+		Retention: h.retention, Log: h.log.Named("goal"),
 	})
 	return nil
 }

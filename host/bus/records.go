@@ -221,7 +221,7 @@ func (r *Records) Scan(ctx context.Context, prefix string) ([]Entry, error) {
 	}
 }
 
-// PutFact publishes a fact, create-only, and returns its sequence. The first one stands for ever.
+// PutFact publishes a fact, create-only, and returns its sequence. The first one stands until it is dropped.
 //
 // Errors: ErrConflict (there is one), ErrUnavailable (unknown), a *wire.SubjectError.
 func (r *Records) PutFact(ctx context.Context, f wire.FactSubject, value []byte) (uint64, error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
 // DefaultMaxSeats bounds how many seats one host runs when nothing is configured: each is a whole
@@ -28,6 +29,9 @@ const DefaultCooling = 10 * time.Second
 // MaxCooling is the longest cooling that is accepted.
 const MaxCooling = time.Hour
 
+// minRetention is the shortest retention of results: whoever waits for one must find it.
+const minRetention = time.Hour
+
 // MaxMaxSeats is the largest ceiling that is accepted.
 const MaxMaxSeats = 4096
 
@@ -36,11 +40,13 @@ const maxSize = 256 << 10
 
 // Config is the content of config.toml, defaults applied.
 type Config struct {
-	Path         string        // of the file, whether it exists or not
-	MaxSeats     int           // 1..4096
-	Cooling      time.Duration // 0..1h; 0: places of short-lived seats are free at once
-	DefaultAgent string        // connector of a spawn for which nobody names one; empty: the built-in
-	SpawnEnv     []string      // [spawn] env: names of host variables every agent gets
+	Path     string        // of the file, whether it exists or not
+	MaxSeats int           // 1..4096
+	Cooling  time.Duration // 0..1h; 0: places of short-lived seats are free at once
+	// ResultRetention is how long the data of a goal's result is kept, 1h..2160h.
+	ResultRetention time.Duration
+	DefaultAgent    string   // connector of a spawn for which nobody names one; empty: the built-in
+	SpawnEnv        []string // [spawn] env: names of host variables every agent gets
 	// ModelPolicy is [modelPolicy.<role>]: what seats of a role may run on. Roles that are not in it may run
 	// on anything.
 	ModelPolicy map[string]ModelRule
@@ -57,6 +63,7 @@ type file struct {
 	MaxSeats     *int    `toml:"maxSeats"`
 	Cooling      *string `toml:"cooling"`
 	DefaultAgent string  `toml:"defaultAgent"`
+	Results      *string `toml:"resultRetention"`
 	Spawn        struct {
 		Env []string `toml:"env"`
 	} `toml:"spawn"`
@@ -75,7 +82,7 @@ func Load(root string) (Config, error) {
 	path := Path(root)
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Config{Path: path, MaxSeats: DefaultMaxSeats, Cooling: DefaultCooling}, nil
+		return Config{Path: path, MaxSeats: DefaultMaxSeats, Cooling: DefaultCooling, ResultRetention: wire.ResultRetention}, nil
 	}
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
@@ -109,10 +116,10 @@ func Parse(path string, raw []byte) (Config, error) {
 		return Config{}, fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "toml: "))
 	}
 	if unknown := md.Undecoded(); len(unknown) > 0 {
-		return Config{}, fmt.Errorf("%s: line %d: %s is not a known key; there are maxSeats, cooling, defaultAgent, [spawn] env and [modelPolicy.<role>] models and variants",
+		return Config{}, fmt.Errorf("%s: line %d: %s is not a known key; there are maxSeats, cooling, resultRetention, defaultAgent, [spawn] env and [modelPolicy.<role>] models and variants",
 			path, lineOf(string(raw), unknown[0]), unknown[0])
 	}
-	out := Config{Path: path, MaxSeats: DefaultMaxSeats, Cooling: DefaultCooling, DefaultAgent: in.DefaultAgent, SpawnEnv: in.Spawn.Env}
+	out := Config{Path: path, MaxSeats: DefaultMaxSeats, Cooling: DefaultCooling, ResultRetention: wire.ResultRetention, DefaultAgent: in.DefaultAgent, SpawnEnv: in.Spawn.Env}
 	if in.MaxSeats != nil {
 		if out.MaxSeats = *in.MaxSeats; out.MaxSeats < 1 || out.MaxSeats > MaxMaxSeats {
 			return Config{}, fmt.Errorf("%s: maxSeats: %d is not within 1..%d", path, out.MaxSeats, MaxMaxSeats)
@@ -121,6 +128,11 @@ func Parse(path string, raw []byte) (Config, error) {
 	if in.Cooling != nil {
 		if out.Cooling, err = ParseCooling(*in.Cooling); err != nil {
 			return Config{}, fmt.Errorf("%s: line %d: cooling: %w", path, lineOf(string(raw), toml.Key{"cooling"}), err)
+		}
+	}
+	if in.Results != nil {
+		if out.ResultRetention, err = parseRetention(*in.Results); err != nil {
+			return Config{}, fmt.Errorf("%s: line %d: resultRetention: %w", path, lineOf(string(raw), toml.Key{"resultRetention"}), err)
 		}
 	}
 	if a := out.DefaultAgent; md.IsDefined("defaultAgent") && !connectorName(a) {
@@ -135,6 +147,17 @@ func Parse(path string, raw []byte) (Config, error) {
 		return Config{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return out, nil
+}
+
+func parseRetention(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a duration such as 24h", text)
+	}
+	if d < minRetention || d > wire.ReceiptRetention {
+		return 0, fmt.Errorf("%s is not within 1h..2160h", text)
+	}
+	return d, nil
 }
 
 // ParseCooling reads a cooling such as 10s or 1m30s; "0s" is none.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
 func TestParse(t *testing.T) {
@@ -17,8 +19,8 @@ func TestParse(t *testing.T) {
 	}{
 		"an empty file gives the defaults": {"", Config{MaxSeats: DefaultMaxSeats, Cooling: DefaultCooling}, ""},
 		"every key": {
-			"maxSeats = 3\ncooling = \"1m30s\"\ndefaultAgent = \"opencode\"\n[spawn]\nenv = [\"HTTPS_PROXY\", \"_x1\"]\n",
-			Config{MaxSeats: 3, Cooling: 90 * time.Second, DefaultAgent: "opencode", SpawnEnv: []string{"HTTPS_PROXY", "_x1"}},
+			"maxSeats = 3\ncooling = \"1m30s\"\nresultRetention = \"36h\"\ndefaultAgent = \"opencode\"\n[spawn]\nenv = [\"HTTPS_PROXY\", \"_x1\"]\n",
+			Config{MaxSeats: 3, Cooling: 90 * time.Second, ResultRetention: 36 * time.Hour, DefaultAgent: "opencode", SpawnEnv: []string{"HTTPS_PROXY", "_x1"}},
 			"",
 		},
 		"what roles may run on": {
@@ -48,6 +50,9 @@ func TestParse(t *testing.T) {
 		"a cooling that is a number":     {"cooling = 10\n", Config{}, "line 1"},
 		"a cooling below nothing":        {"cooling = \"-1s\"\n", Config{}, "not within"},
 		"a cooling without end":          {"cooling = \"2h\"\n", Config{}, "not within 0s..1h"},
+		"a retention without a unit":     {"\nresultRetention = \"24\"\n", Config{}, `line 2: resultRetention: "24" is not a duration`},
+		"a retention of minutes":         {"resultRetention = \"59m\"\n", Config{}, "not within 1h..2160h"},
+		"a retention without end":        {"resultRetention = \"2161h\"\n", Config{}, "not within 1h..2160h"},
 		"an empty agent":                 {"defaultAgent = \"\"\n", Config{}, "defaultAgent"},
 		"an agent that is a path":        {"defaultAgent = \"../x\"\n", Config{}, "defaultAgent"},
 		"a variable with a value":        {"[spawn]\nenv = [\"A=1\"]\n", Config{}, `"A=1" is not the name of a variable`},
@@ -64,6 +69,9 @@ func TestParse(t *testing.T) {
 				return
 			}
 			tc.want.Path = "c.toml"
+			if tc.want.ResultRetention == 0 {
+				tc.want.ResultRetention = wire.ResultRetention
+			}
 			if err != nil || !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("got %+v, %v", got, err)
 			}
@@ -73,7 +81,7 @@ func TestParse(t *testing.T) {
 
 func TestLoad(t *testing.T) {
 	root := t.TempDir()
-	if c, err := Load(root); err != nil || c.MaxSeats != DefaultMaxSeats || c.Cooling != DefaultCooling || c.Path != Path(root) {
+	if c, err := Load(root); err != nil || c.MaxSeats != DefaultMaxSeats || c.Cooling != DefaultCooling || c.ResultRetention != wire.ResultRetention || c.Path != Path(root) {
 		t.Errorf("no file: %+v, %v", c, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(Path(root)), 0o700); err != nil {

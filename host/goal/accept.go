@@ -105,8 +105,11 @@ const (
 // judge decides that. mine is the instance that asks, which does not hold the goal itself.
 func (st standing) judge(fingerprint, mine string) stands {
 	switch {
-	case st.bind != nil && st.bind.Reuse(fingerprint) == wire.GoalConflict:
+	case st.bind != nil && st.bind.Reuse(fingerprint) == wire.GoalConflict,
+		st.bind == nil && st.fact != nil && st.fact.Fingerprint != fingerprint:
 		return standsOther
+	case st.bind == nil && st.fact != nil:
+		return standsSame // it is being forgotten: the terminal goes last
 	case st.bind != nil && (st.spec != nil || st.fact != nil):
 		return standsSame
 	case st.idx != nil && st.idx.InstanceID != mine:

@@ -114,6 +114,9 @@ func resultOf(f wire.GoalResultFact) wire.GoalResult {
 // Errors are refusals, not-executed: unavailable when something may still come to be readable,
 // failed-precondition when the goal is at its end and what was accepted is not told any more.
 func rebuild(ref wire.GoalRef, idx *wire.GoalIndex, spec *wire.GoalSpec, fact *wire.GoalResultFact) (wire.Acceptance, error) {
+	if spec == nil && fact != nil {
+		return wire.Acceptance{}, alreadyEnded(ref, *fact)
+	}
 	if spec == nil {
 		return wire.Acceptance{}, wire.Refuse(wire.CodeUnavailable, "goal %s is being accepted, and is not recorded yet; ask again with the same id", ref.ID)
 	}
@@ -160,10 +163,13 @@ func unreadable(ref wire.GoalRef, why string) *wire.Error {
 // alreadyEnded refuses to run what has run. The result stands in the refusal.
 func alreadyEnded(ref wire.GoalRef, f wire.GoalResultFact) *wire.Error {
 	return wire.Refuse(wire.CodeFailedPrecondition, "goal %s is already at its end: %s; use a new id for a new one", ref.ID, f.State).
-		With(DetailAlreadyTerminal, map[string]any{"goalId": ref.ID, "state": f.State, "outcomeDigest": f.OutcomeDigest})
+		With(DetailAlreadyTerminal, map[string]any{
+			"goalId": ref.ID, "state": f.State, "outcomeDigest": f.OutcomeDigest, "evicted": f.Evicted(),
+		})
 }
 
-// DetailAlreadyTerminal is the detail of a refusal because a goal is at its end: {goalId, state, outcomeDigest}.
+// DetailAlreadyTerminal is the detail of a refusal because a goal is at its end: {goalId, state, outcomeDigest,
+// evicted}; evicted says that the data of its result is gone.
 const DetailAlreadyTerminal = "ai.cotal.goal.already-terminal"
 
 func otherRequest(ref wire.GoalRef) *wire.Error {

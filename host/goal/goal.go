@@ -63,6 +63,11 @@ type Records interface {
 	Scan(ctx context.Context, prefix string) ([]bus.Entry, error)
 	PutFact(ctx context.Context, f wire.FactSubject, value []byte) (seq uint64, err error)
 	GetFact(ctx context.Context, f wire.FactSubject) ([]byte, error)
+	LastFact(ctx context.Context, f wire.FactSubject) (bus.Fact, error)
+	NextFact(ctx context.Context, endpoint string, kind wire.FactKind, from uint64) (bus.Fact, error)
+	EvictFact(ctx context.Context, f wire.FactSubject, value []byte, seq uint64) error
+	DropFact(ctx context.Context, seq uint64) error
+	DropGoal(ctx context.Context, ref wire.GoalRef) error
 }
 
 // Config configures a Store. Journal is required.
@@ -73,7 +78,10 @@ type Config struct {
 	InstanceID string
 	Epoch      uint64
 	Publish    Publisher // default: nobody is told
-	Log        hclog.Logger
+	// Retention is how long the data of a terminal of this host is kept; default wire.ResultRetention.
+	Retention time.Duration
+	Now       func() time.Time // default time.Now
+	Log       hclog.Logger
 }
 
 // Store accepts and settles goals. Safe for concurrent use. Its mutex is never held over I/O.
@@ -85,6 +93,8 @@ type Store struct {
 	stop chan struct{} // closed when Close begins: what waits for its next try does not wait any longer
 	wg   sync.WaitGroup
 	room chan struct{} // one place per commit on its way
+
+	evictFrom uint64 // where Evict goes on; its own
 
 	mu     sync.Mutex
 	phases map[Key]string // of goals without a terminal; memory only
@@ -112,6 +122,12 @@ func New(cfg Config) *Store {
 	}
 	if cfg.Log == nil {
 		cfg.Log = hclog.NewNullLogger()
+	}
+	if cfg.Retention == 0 {
+		cfg.Retention = wire.ResultRetention
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
 	}
 	life, quit := context.WithCancel(context.Background())
 	s := &Store{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,13 +61,15 @@ func (m *mesh) records() *bus.Records {
 
 // host is one host of the space as far as its goals go: a journal that stays, and one store per incarnation.
 type host struct {
-	t     testing.TB
-	mesh  *mesh
-	id    string
-	epoch uint64
-	path  string
-	fence error  // what the fence says
-	told  func() // called when followers are told of an end
+	t         testing.TB
+	mesh      *mesh
+	id        string
+	epoch     uint64
+	path      string
+	fence     error         // what the fence says
+	ahead     *atomic.Int64 // what its clock is ahead, in nanoseconds; nil: nothing
+	retention time.Duration
+	told      func() // called when followers are told of an end
 
 	mu      sync.Mutex
 	events  []wire.GoalProgress
@@ -100,10 +103,17 @@ func (h *host) boot(through ...func(goal.Records) goal.Records) *host {
 		records = wrap(records)
 	}
 	h.store = goal.New(goal.Config{
-		Journal: h.journal, Records: records, InstanceID: h.id, Epoch: h.epoch, Publish: h.publish,
+		Journal: h.journal, Records: records, InstanceID: h.id, Epoch: h.epoch, Publish: h.publish, Retention: h.retention, Now: h.now,
 		Log: hclog.New(&hclog.LoggerOptions{Output: logTo{h.t}, Level: hclog.Debug}),
 	})
 	return h
+}
+
+func (h *host) now() time.Time {
+	if h.ahead == nil {
+		return time.Now()
+	}
+	return time.Now().Add(time.Duration(h.ahead.Load()))
 }
 
 // serve is what a host does once its seats are taken back.

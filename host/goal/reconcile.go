@@ -22,8 +22,12 @@ var (
 // says whether this incarnation still is the one that is registered.
 func (s *Store) Open(fence func(context.Context) error) error {
 	s.mu.Lock()
+	first := s.fence == nil
 	s.fence = fence
 	s.mu.Unlock()
+	if first && !s.local() {
+		s.background(s.evictLoop)
+	}
 	var due []Key
 	err := s.cfg.Journal.View(func(tx *journal.Tx) error {
 		return tx.Goals(func(r journal.GoalRow) error {

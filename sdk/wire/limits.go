@@ -64,8 +64,10 @@ const (
 	RestartWindow     = 60 * time.Second
 	IdempotencyWindow = 24 * time.Hour // how long a request id means the same request
 	ResultRetention   = 24 * time.Hour // how long the result of a goal is kept whole
-	ReceiptRetention  = 90 * 24 * time.Hour
-	DuplicateWindow   = 120 * time.Second
+	// IdempotencyHorizon is how long what is left of a goal afterwards keeps its id from being new work.
+	IdempotencyHorizon = 24 * time.Hour
+	ReceiptRetention   = 90 * 24 * time.Hour
+	DuplicateWindow    = 120 * time.Second
 	// MinDuplicateWindow is the duplicate window of the submission log: the least a server takes.
 	MinDuplicateWindow = 100 * time.Millisecond
 )

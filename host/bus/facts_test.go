@@ -1,0 +1,88 @@
+package bus_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/cotal-ai/cotal-host/host/bus"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// A fact is replaced by what is left of it without a moment in which there is none, and that can be done again.
+func TestAFactIsEvicted(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	r := openRecords(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), &memory{})
+	ctx := t.Context()
+	f := goalRef("g1").Result("main")
+	if _, err := r.NextFact(ctx, wire.EndpointManager, wire.FactGoalResult, 0); !errors.Is(err, bus.ErrAbsent) {
+		t.Fatalf("the first of none: %v", err)
+	}
+	seq, err := r.PutFact(ctx, f, []byte(`{"whole":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.PutFact(ctx, goalRef("g1").Bind("main"), []byte(`{}`)); err != nil { // of another kind
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := r.EvictFact(ctx, f, []byte(`{"left":1}`), seq); err != nil {
+			t.Fatal(err)
+		}
+		last, err := r.LastFact(ctx, f)
+		if err != nil || string(last.Value) != `{"left":1}` {
+			t.Fatalf("%s, %v", last.Value, err)
+		}
+		next, err := r.NextFact(ctx, wire.EndpointManager, wire.FactGoalResult, 0)
+		if err != nil || next.Seq != last.Seq || next.Subject != f || next.At.IsZero() {
+			t.Errorf("the first is %+v, %v; the last %+v", next, err, last)
+		}
+	}
+	if _, err := r.PutFact(ctx, f, []byte(`{"again":1}`)); !errors.Is(err, bus.ErrConflict) {
+		t.Errorf("another one while something is left: %v", err)
+	}
+	last, err := r.LastFact(ctx, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := r.DropFact(ctx, last.Seq); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.LastFact(ctx, f); !errors.Is(err, bus.ErrAbsent) {
+		t.Errorf("after it was dropped: %v", err)
+	}
+	if _, err := r.PutFact(ctx, f, []byte(`{"again":1}`)); err != nil {
+		t.Errorf("a new one: %v", err)
+	}
+}
+
+// The record of a goal goes without a marker, which would be damage to the next one of its id.
+func TestTheRecordOfAGoalIsDropped(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	r := openRecords(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), &memory{})
+	ctx := t.Context()
+	ref := goalRef("g1")
+	for range 2 {
+		if _, err := r.Create(ctx, ref.Key().Spec(), []byte(`{"s":1}`)); err != nil {
+			t.Fatal(err)
+		}
+		rev, err := r.Create(ctx, ref.Key().Status(), []byte(`{"t":1}`))
+		if err == nil {
+			_, err = r.Update(ctx, ref.Key().Status(), []byte(`{"t":2}`), rev)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := r.DropGoal(ctx, ref); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, key := range []wire.Key{ref.Key().Spec(), ref.Key().Status()} {
+			if _, err := r.Get(ctx, key); !errors.Is(err, bus.ErrAbsent) {
+				t.Errorf("after it was dropped: %v", err)
+			}
+		}
+	}
+}
