@@ -93,6 +93,7 @@ func TestReadsAnswerWhileEffectsAreSaturated(t *testing.T) {
 			"spawn":    {Handler: spawn.handle},
 			"ps":       {Handler: echo(inst1), Read: true},
 			"shutdown": {Handler: echo(inst1), InstanceOnly: true},
+			"end":      {Handler: echo(inst1), Ends: true},
 		},
 	})
 	c := client(t, br.URL())
@@ -115,6 +116,9 @@ func TestReadsAnswerWhileEffectsAreSaturated(t *testing.T) {
 	t.Logf("ps answered in %s", time.Since(start))
 	if _, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "shutdown", Instance: inst1}, nil); err != nil {
 		t.Fatalf("shutdown: %v", err)
+	}
+	if _, err := c.Call(t.Context(), mesh.Call{Endpoint: "manager", Command: "end"}, nil); err != nil {
+		t.Fatalf("what holds the others up cannot be ended: %v", err)
 	}
 
 	// Two more find room to wait; their deadline passes while they do, and that is known to be harmless.

@@ -104,8 +104,11 @@ type Command struct {
 	// Capability is the class of commands it is granted with; default the endpoint's name.
 	Capability string
 	// InstanceOnly commands are not served on the class and scatter rails. They are the host's own
-	// affairs (shutdown) and so share the limit of reads: a saturated host can still be stopped.
+	// affairs (shutdown) and have a limit of their own: a saturated host can still be stopped.
 	InstanceOnly bool
+	// Ends marks a command that ends something. It has a limit of its own: what holds up all other effects is
+	// often the very thing that is to be ended.
+	Ends bool
 	// Read marks a command that changes nothing. Reads have their own limit, so that they answer
 	// while effects (spawns) are saturated.
 	Read bool
@@ -158,7 +161,7 @@ type Service struct {
 	ctx    context.Context // ends on Close; parent of every handler's context
 	cancel context.CancelFunc
 
-	reads, effects *gate
+	reads, effects, ends, own *gate // one for each sort of command
 
 	mu       sync.Mutex
 	draining bool
@@ -234,6 +237,8 @@ func newService(b *Bus, cfg EndpointConfig) (*Service, error) {
 		bus: b, cfg: cfg, contract: contract, subs: map[string]*nats.Subscription{},
 		reads:   newGate(cfg.MaxReads, cfg.MaxQueued),
 		effects: newGate(cfg.MaxInFlight, cfg.MaxQueued),
+		ends:    newGate(cfg.MaxInFlight, cfg.MaxQueued),
+		own:     newGate(ownInFlight, cfg.MaxQueued),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil

@@ -54,10 +54,7 @@ func (s *Service) receive(m *nats.Msg) {
 		s.refuse(req, wire.Refuse(wire.CodeUnavailable, "this host is stopping"))
 		return
 	}
-	g := s.effects
-	if cmd.Read || cmd.InstanceOnly {
-		g = s.reads
-	}
+	g := s.gateOf(cmd)
 	if !g.enter() {
 		s.running.Done()
 		s.refuse(req, wire.Refuse(wire.CodeResourceExhausted, "%d requests are waiting; try again later", s.cfg.MaxQueued))
@@ -68,6 +65,22 @@ func (s *Service) receive(m *nats.Msg) {
 		defer g.leave()
 		s.run(req, cmd, g)
 	}()
+}
+
+// ownInFlight is how many of the host's own affairs run at once.
+const ownInFlight = 8
+
+// gateOf is the limit that a command is under.
+func (s *Service) gateOf(c Command) *gate {
+	switch {
+	case c.InstanceOnly:
+		return s.own
+	case c.Ends:
+		return s.ends
+	case c.Read:
+		return s.reads
+	}
+	return s.effects
 }
 
 // deadlineOf is when a request has to be done (wire.Deadline).

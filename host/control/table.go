@@ -32,6 +32,7 @@ type entry struct {
 	InstanceOnly bool
 	// Observes marks a read that is answered while the host waits for its resume or is preserved too.
 	Observes bool
+	Ends     bool // ends a seat, and has its turn while other effects are held up
 	// Launches marks a command that needs a connector: with none available it leaves the rail of the class.
 	Launches bool
 	// Args and Reply are the Go types of the payloads; nil for none. Shapes say what the types do not.
@@ -158,7 +159,7 @@ func seatRows(d Deps) []entry {
 			return d.Seats.Spawn(ctx, r.Caller(), r.Env.ID, fp, args)
 		}),
 		row(entry{
-			Name: wire.CmdDespawn, Capability: wire.CapManagerLifecycle, Targeted: true, Modes: targeted,
+			Name: wire.CmdDespawn, Capability: wire.CapManagerLifecycle, Targeted: true, Modes: targeted, Ends: true,
 			Doc: "Ends a seat. Without waitForExit the answer does not mean that its end is proved or its name free.",
 		}, func(ctx context.Context, r *bus.Request, args wire.DespawnArgs) (wire.DespawnReply, error) {
 			return d.Seats.Despawn(ctx, r.Caller(), r.Target(), args)
@@ -214,7 +215,7 @@ func Commands(d Deps) (map[string]bus.Command, error) {
 		s := compiled[e.Name]
 		out[e.Name] = bus.Command{
 			Handler: e.Handler, Class: e.Class, Targeted: e.Targeted, Modes: e.Modes, Capability: e.Capability,
-			InstanceOnly: e.InstanceOnly, Read: e.Read, CheckArgs: e.Check, Input: s[0], Output: s[1],
+			InstanceOnly: e.InstanceOnly, Read: e.Read, Ends: e.Ends, CheckArgs: e.Check, Input: s[0], Output: s[1],
 			Admit: d.admit(e),
 		}
 	}

@@ -86,6 +86,7 @@ type actor struct {
 	acceptErr *wire.Error   // valid once accepted is closed
 	elsewhere bool          // with acceptErr: another host accepted it, and its acceptance is the answer
 	counted   bool          // guarded by Set.mu: counted as live, no longer as pending
+	inputs    atomic.Int32  // under way, with those that wait for typing
 	typing    turn          // held by one input at a time, so that two texts never mix
 
 	into    atomic.Pointer[string]           // custody id of the process that is being typed into, by whoever holds typing

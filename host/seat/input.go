@@ -20,6 +20,10 @@ const defaultSubmitDelay = 150 * time.Millisecond
 // escapePause keeps an Escape from being read as the first byte of the key that follows it.
 const escapePause = 60 * time.Millisecond
 
+// maxInputs is how many inputs into one seat may be under way. Each holds a place among the effects of the host:
+// a program that does not read must not take all of them.
+const maxInputs = 8
+
 // A person at the terminal comes first: input is held back until nobody has typed for quietTime, and
 // refused when that does not come within quietWait.
 const (
@@ -51,6 +55,10 @@ func (s *Set) Input(ctx context.Context, target wire.Target, args wire.InputArgs
 	}
 	if err := a.snapshot().accepts(); err != nil {
 		return wire.InputReply{}, err
+	}
+	defer a.inputs.Add(-1)
+	if a.inputs.Add(1) > maxInputs {
+		return wire.InputReply{}, wire.Refuse(wire.CodeUnavailable, "%d inputs into %s wait already, and its program may not be reading; nothing was typed", maxInputs, a.snapshot().Row.Alias)
 	}
 	if err := a.typing.lock(ctx); err != nil {
 		return wire.InputReply{}, wire.Refuse(wire.CodeUnavailable, "another input into %s is still being typed; nothing was typed", a.snapshot().Row.Alias)

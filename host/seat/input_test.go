@@ -2,10 +2,12 @@ package seat_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -181,4 +183,33 @@ func TestTheLastOutputOfAnEndedSeatIsKept(t *testing.T) {
 	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 1 || entries[0].Name() != filepath.Base(path) {
 		t.Errorf("kept: %v", entries)
 	}
+}
+
+func TestAProgramThatDoesNotReadHoldsUpFewInputs(t *testing.T) {
+	w := newWorld(t)
+	acc := w.run("deaf", `[{"raw": true}, {"hang": true}]`)
+	target := wire.Target{Owner: acc.Owner, Actor: acc.Actor, LifecycleUID: acc.UID}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	text, enter := strings.Repeat("x", 60000), false
+	var all sync.WaitGroup
+	refused := make(chan struct{}, 40)
+	for range 40 {
+		all.Go(func() {
+			_, err := w.set.Input(ctx, target, wire.InputArgs{Text: text, Enter: &enter})
+			var werr *wire.Error
+			if errors.As(err, &werr) && werr.Code == wire.CodeUnavailable && werr.Outcome == wire.OutcomeNotExecuted && strings.Contains(werr.Message, "wait already") {
+				refused <- struct{}{}
+			}
+		})
+	}
+	for range 40 - 8 { // at once, while the others wait for the program
+		select {
+		case <-refused:
+		case <-ctx.Done():
+			t.Fatal("more than 8 inputs wait for a program that does not read")
+		}
+	}
+	cancel()
+	all.Wait()
 }
