@@ -60,6 +60,7 @@ func placeAlone(ctx context.Context, s *local) (*place, error) {
 		return &place{local: s}, nil
 	}
 	p := &place{row: wire.AgentRow{Name: s.Alias, Mode: tmuxRuntime, SeatID: s.CustodyID}, argv: t.argv("attach-session"), alone: true}
+	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, tmuxWait)
 	defer cancel()
 	show := t.argv("capture-pane", "-p")
@@ -67,6 +68,8 @@ func placeAlone(ctx context.Context, s *local) (*place, error) {
 	cmd.WaitDelay = tmuxWait
 	out, err := cmd.Output()
 	switch {
+	case caller.Err() != nil:
+		return nil, caller.Err()
 	case ctx.Err() != nil:
 		return nil, cli.Fail(cli.Unreachable, "the terminal of %s is in tmux, which does not answer within %s; once it does: %s", s.Alias, tmuxWait, strings.Join(p.argv, " "))
 	case err != nil:

@@ -98,7 +98,7 @@ type event struct {
 }
 
 // attach connects the terminal to the seat until the user detaches, the seat ends or a signal comes.
-// The terminal is given back on every way out.
+// The terminal is given back on every way out: once it has it, it takes signals itself, and ctx ends nothing.
 func attach(ctx context.Context, con *console, s *local, opt attachOptions) (end ending, err error) {
 	key, err := detachKeyFromEnv()
 	if err != nil {
@@ -108,6 +108,9 @@ func attach(ctx context.Context, con *console, s *local, opt attachOptions) (end
 	a.readOnly.Store(opt.ReadOnly)
 
 	from, err := a.firstOffset(ctx)
+	if ctx.Err() != nil {
+		return ending{}, ctx.Err()
+	}
 	if err != nil || from == nil {
 		return a.gone(err)
 	}
@@ -119,7 +122,10 @@ func attach(ctx context.Context, con *console, s *local, opt attachOptions) (end
 		return ending{}, err
 	}
 	con.flushInput()
-	ctx, cancel := context.WithCancel(ctx)
+	if ctx.Err() != nil { // from before the signals were taken
+		return ending{}, ctx.Err()
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	a.goSafe(a.readKeys)
 	a.goSafe(func() { a.sendKeys(ctx) })

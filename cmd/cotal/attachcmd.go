@@ -72,8 +72,7 @@ func (a *app) attachPlace(ctx context.Context, con *console, p *place, opt attac
 
 // attachTo attaches and says how it ended.
 func (a *app) attachTo(ctx context.Context, con *console, s *local, opt attachOptions) error {
-	// The attach takes signals itself: it has a terminal to give back first.
-	end, err := attach(context.WithoutCancel(ctx), con, s, opt)
+	end, err := attach(ctx, con, s, opt)
 	switch {
 	case err != nil:
 		return err

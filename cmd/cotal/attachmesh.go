@@ -63,7 +63,7 @@ func (a *app) attachMesh(ctx context.Context, con *console, ref string, opt atta
 	o := &overMesh{name: row.Name, attachment: &attachment{
 		con: con, opt: opt, key: key, typed: make(chan typed, 256), events: make(chan event, 8),
 	}}
-	reason, sig, err := o.run(context.WithoutCancel(ctx), c.Client, call) // it takes signals itself: it has a terminal to give back
+	reason, sig, err := o.run(ctx, c.Client, call)
 	switch {
 	case sig != nil:
 		return cli.Fail(cli.Interrupted, "detached by signal (%s); %s goes on running", sig, row.Name)
@@ -74,6 +74,9 @@ func (a *app) attachMesh(ctx context.Context, con *console, ref string, opt atta
 		return nil
 	}
 	ended, err := a.awaitEnd(ctx, row.LifecycleUID, row.SeatID)
+	if ctx.Err() != nil {
+		return cli.Fail(cli.Interrupted, "interrupted; the session on %s ended (%s), and the host has not said how it is with the seat", row.Name, reason)
+	}
 	if err == nil && ended.Exit == nil {
 		return cli.Fail(cli.Refused, "%s ended and was started again; attach again: cotal attach %s", row.Name, row.Name)
 	}
@@ -87,6 +90,8 @@ func (a *app) attachMesh(ctx context.Context, con *console, ref string, opt atta
 func (o *overMesh) explain(err error) error {
 	var refused *wire.Error
 	switch {
+	case errors.Is(err, context.Canceled):
+		return cli.Fail(cli.Interrupted, "interrupted; %s is not shown, and goes on as it was", o.name)
 	case errors.As(err, &refused) && refused.Code == wire.CodeConflict:
 		return cli.Fail(cli.Refused, "%s (--observe, --take-over)", refused.Message)
 	case errors.As(err, &refused):
@@ -135,7 +140,8 @@ func (a *app) sayEnded(row wire.AgentRow) error {
 	return nil
 }
 
-// run holds the session until the user detaches (no reason), a signal comes, or the seat has ended.
+// run holds the session until the user detaches (no reason), a signal comes, or the seat has ended. ctx ends the wait
+// for the session alone: with it run takes signals itself, having a terminal to give back.
 func (o *overMesh) run(ctx context.Context, c *mesh.Client, call mesh.AttachCall) (reason string, sig os.Signal, err error) {
 	call.OnNews = o.news
 	if call.Rows, call.Cols, err = o.con.size(); err != nil {
@@ -153,6 +159,10 @@ func (o *overMesh) run(ctx context.Context, c *mesh.Client, call mesh.AttachCall
 	if err := o.con.enter(); err != nil {
 		return "", nil, err
 	}
+	if ctx.Err() != nil { // from before the signals were taken
+		return "", nil, ctx.Err()
+	}
+	ctx = context.WithoutCancel(ctx)
 	keys := make(chan []byte, 256)
 	o.over = func(p []byte) { o.takeOver(keys, p) }
 	o.attached.Store(true)

@@ -214,12 +214,17 @@ func TestReportStops(t *testing.T) {
 		"all failed in the same way":      {[]stopped{bad("a", cli.NotFound), bad("b", cli.NotFound)}, cli.NotFound},
 		"all failed, in different ways":   {[]stopped{bad("a", cli.NotFound), bad("b", cli.Uncertain)}, cli.Partial},
 		"one alone that is not known yet": {[]stopped{bad("a", cli.Uncertain)}, cli.Uncertain},
+		"all that are not known yet":      {[]stopped{bad("a", cli.Uncertain), bad("b", cli.Uncertain)}, cli.Uncertain},
+		"an interrupt after one stopped":  {[]stopped{ok, bad("b", cli.Interrupted)}, cli.Interrupted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errw bytes.Buffer
 			err := reportStops(&app{out: &out, errw: &errw}, c.results, false, false)
 			if got := cli.CodeOf(err); got != c.want {
 				t.Errorf("exit code %d, want %d", got, c.want)
+			}
+			if c.want == cli.Uncertain && strings.Contains(cli.Text(err), "was stopped") {
+				t.Errorf("what is not known is said not to be: %v", err)
 			}
 			for _, r := range c.results {
 				if len(c.results) > 1 && r.err != nil && !strings.Contains(errw.String(), r.Name) {

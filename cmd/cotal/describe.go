@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -134,6 +135,9 @@ func contractOf(ctx context.Context, c *cli.Client, endpoint string) (*mesh.Cont
 func schemaError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if errors.Is(err, mesh.ErrNoReply) || errors.Is(err, context.DeadlineExceeded) {
+		return cli.Fail(cli.Unreachable, "the contract cannot be read: %w; nothing was sent", err)
 	}
 	return fmt.Errorf("read the contract: %w", err)
 }

@@ -81,7 +81,8 @@ func extRestartCmd(a *app) *cobra.Command {
 		Short: "Replace the process of a plugin by a new one",
 		Long: `Replace the process of a plugin by a new one, without a gap: the new process is verified, started and ready
 before the old one is asked to end, and calls in flight finish. It ends a backoff or a quarantine too. Seats go
-on working. When the new process does not start, the old one stays and exit code 1 says why.`,
+on working. When the new process does not start, the old one stays and exit code 1 says why. With --server, in a space of several hosts,
+--on says whose plugin it is.`,
 		Example: "  cotal ext restart opencode\n  cotal ext restart pty --json | jq .pid",
 		Args:    cli.Arg(pluginArg, false, pluginArg),
 	}
@@ -172,13 +173,9 @@ func extCall(cmd *cobra.Command, a *app, command string, args, out any) error {
 		return err
 	}
 	defer c.Close()
-	id := c.Endpoint.InstanceID
-	if id == "" { // named by --server: whoever answers for the space is asked who it is
-		var s wire.StatusReply
-		if err := c.Read(ctx, wire.CmdStatus, nil, &s); err != nil {
-			return err
-		}
-		id = s.InstanceID
+	id, err := c.Only(ctx)
+	if err != nil {
+		return err
 	}
 	err = c.Manager(ctx, mesh.Call{Command: command, Instance: id, Deadline: extWait, Args: args}, out)
 	var refused *wire.Error
@@ -187,10 +184,8 @@ func extCall(cmd *cobra.Command, a *app, command string, args, out any) error {
 		return cli.Fail(cli.Refused, "this host is too old for that: restart it with cotal-host stop, then serve; its seats go on")
 	case errors.As(err, &refused) && refused.Code == wire.CodeNotFound, err == nil:
 		return err
-	case cli.CodeOf(err) == cli.Uncertain:
-		return cli.Fail(cli.Uncertain, "it may or may not have been done: %w; look with `cotal ext list`", err)
 	}
-	return err
+	return cli.MayHaveRun(err, "cotal ext list")
 }
 
 const pluginArg = "<plugin>"

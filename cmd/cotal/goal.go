@@ -63,6 +63,9 @@ knows it. That nobody knows it proves nothing: it may run, so look with cotal ps
 		f, err := follow(ctx, c, id)
 		if err != nil {
 			c.Close()
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			return cli.Fail(cli.Unreachable, "%w", err)
 		}
 		defer f.close()

@@ -4,6 +4,7 @@ package main
 
 import (
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -63,4 +64,70 @@ func TestTwoHostsOfOneSpace(t *testing.T) {
 		t.Errorf("%v: %v", got, r)
 	}
 	b.Start(harness.HostOptions{Args: server}) // for the end of the world, which stops its seats
+}
+
+// While B did not answer, the seat of A was taken for the one that a name means, stopped and typed into: exit code 0.
+func TestANameIsNotTakenForUniqueWhileAHostIsSilent(t *testing.T) {
+	t.Parallel()
+	a, b := harness.New(t), harness.New(t)
+	broker := a.StartBroker()
+	a.Start(harness.HostOptions{})
+	server := []string{"--server", broker.URL, "--token-file", broker.TokenFile}
+	other := b.Start(harness.HostOptions{Args: server})
+	mine := a.Spawn("t7", "cat")
+	b.Spawn("t7", "cat")
+	here, there := a.Endpoint().InstanceID, b.Endpoint().InstanceID
+	of := func(args ...string) harness.Result {
+		return a.CLI(append(append(args, server...), "--timeout", "1s")...)
+	}
+
+	// What is for one host is not for whichever answers.
+	for _, args := range [][]string{{"personas", "define", "q", "--agent", "command", "--prompt", "x"}, {"ext", "restart", "pty"}} {
+		if r := of(args...).Want(1); !strings.Contains(r.Stderr, "has 2 hosts") || !strings.Contains(r.Stderr, "--on "+here) || !strings.Contains(r.Stderr, "--on "+there) {
+			t.Errorf("%v", r)
+		}
+	}
+	for _, args := range [][]string{{"invoke", "manager", "shutdown", "--all"}, {"invoke", "manager", "shutdown"}} {
+		if r := of(args...).Want(2); !strings.Contains(r.Stderr, "shutdown is for one instance") {
+			t.Errorf("%v", r)
+		}
+	}
+	of("personas", "define", "q", "--agent", "command", "--prompt", "x", "--on", there).OK()
+	if r := a.CLI("personas", "show", "q"); r.Code != 4 {
+		t.Errorf("the other host has the persona: %v", r)
+	}
+
+	other.Signal(syscall.SIGSTOP)
+	for _, args := range [][]string{
+		{"stop", "t7", "--now"}, {"input", "t7", "--text", "hello"}, {"invoke", "manager", "despawn", "--target", "t7"}, {"send", "@t7", "hello"}, {"logs", "t7"}, {"inspect", "t7"},
+	} {
+		if r := of(args...).Want(3); !strings.Contains(r.Stderr, "which t7 is meant is not known") || !strings.Contains(r.Stderr, there) || !strings.Contains(r.Stderr, "--on "+here) {
+			t.Errorf("%v", r)
+		}
+	}
+	if row, ok := a.Seat("t7"); !ok || row.Status != "running" || row.Output != 0 {
+		t.Errorf("the seat is %+v", row)
+	}
+	of("input", "t7", "--text", "hello", "--on", here).OK()
+	of("stop", mine.LifecycleUID, "--now").OK() // an id in full names one, whoever is silent
+	other.Signal(syscall.SIGCONT)
+}
+
+// A host that hangs got the questions about who is there, which go to any: "no host answers", while one did.
+func TestOneHostThatHangsDoesNotHideTheOthers(t *testing.T) {
+	t.Parallel()
+	a, b := harness.New(t), harness.New(t)
+	broker := a.StartBroker()
+	a.Start(harness.HostOptions{})
+	server := []string{"--server", broker.URL, "--token-file", broker.TokenFile}
+	other := b.Start(harness.HostOptions{Args: server})
+	a.Spawn("mine", "sleep", "600")
+	other.Signal(syscall.SIGSTOP)
+	for range 4 {
+		r := a.CLI(append([]string{"ps", "--timeout", "1s"}, server...)...).Want(5)
+		if !strings.Contains(r.Stdout, "mine") || !strings.Contains(r.Stderr, b.Endpoint().InstanceID+" is there and has not answered") {
+			t.Errorf("%v", r)
+		}
+	}
+	other.Signal(syscall.SIGCONT)
 }

@@ -77,7 +77,7 @@ While a person types at the seat's terminal nothing else is typed: that is waite
 	cmd.ValidArgsFunction = a.seatNames(false, "starting", "running")
 	_ = cmd.RegisterFlagCompletionFunc("keys", keyCompletions) // fails for a flag that does not exist
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		req, err := opt.request(a.in, f.Changed, args[0])
+		req, err := opt.request(cmd.Context(), a.in, f.Changed, args[0])
 		if err != nil {
 			return err
 		}
@@ -96,8 +96,9 @@ While a person types at the seat's terminal nothing else is typed: that is waite
 	return cmd
 }
 
-// request turns the command line into the arguments of the input command. Every error is a usage error.
-func (opt *inputOptions) request(in io.Reader, given func(string) bool, ref string) (wire.InputArgs, error) {
+// request turns the command line into the arguments of the input command. Every error is a usage error, or
+// that standard input could not be read.
+func (opt *inputOptions) request(ctx context.Context, in io.Reader, given func(string) bool, ref string) (wire.InputArgs, error) {
 	enter := !opt.noEnter
 	switch {
 	case given("wait") && !given("wait-text"):
@@ -126,14 +127,16 @@ func (opt *inputOptions) request(in io.Reader, given func(string) bool, ref stri
 	}
 	body := opt.text
 	if body == "-" {
-		b, err := io.ReadAll(io.LimitReader(in, wire.MaxText+3))
-		if err != nil {
-			return wire.InputArgs{}, fmt.Errorf("read standard input: %w", err)
+		var err error
+		if body, err = readAll(ctx, in, "standard input", wire.MaxText+3); err != nil {
+			return wire.InputArgs{}, err
 		}
-		body = string(b)
 		if !enter || len(body) > wire.MaxText { // the line end of a pipe is none of the text; else the host takes it off
 			body = strings.TrimSuffix(strings.TrimSuffix(body, "\n"), "\r")
 		}
+	}
+	if opt.text == "-" && len(body) > wire.MaxText { // so much was read, and there may be more
+		return wire.InputArgs{}, cli.Fail(cli.Usage, "--text is read from standard input, which has more than %d bytes; so much can be typed at once", wire.MaxText)
 	}
 	if body == "" || len(body) > wire.MaxText {
 		return wire.InputArgs{}, cli.Fail(cli.Usage, "text has %d bytes; 1 to %d can be typed at once", len(body), wire.MaxText)
@@ -322,6 +325,9 @@ func typeInto(ctx context.Context, a *app, row wire.AgentRow, req wire.InputArgs
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(afterInterrupt, cancel) })()
 	err = c.Manager(call, mesh.Call{Command: wire.CmdInput, Instance: row.InstanceID, Authz: wire.AuthzAny, Target: target, Args: req}, &reply)
 	if err != nil {
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) && mesh.OutcomeOf(err) == wire.OutcomeNotExecuted {
+			return cli.Fail(cli.Interrupted, "interrupted; nothing was typed")
+		}
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			return cli.Fail(cli.Interrupted, "interrupted: the host was asked to type %s into %s and has not said how much of it is typed; all, some or nothing may be, and it may go on for some seconds. Look with `cotal logs %s` before typing it again",
 				amount(req), row.Name, row.Name)

@@ -32,7 +32,7 @@ func TestInputRequest(t *testing.T) {
 		"standard input":                        {opt: inputOptions{text: "-"}, given: "text", stdin: "a\nb\n", want: wire.InputArgs{Text: "a\nb\n", Enter: &yes}},
 		"standard input without Return":         {opt: inputOptions{text: "-", noEnter: true}, given: "text", stdin: "a\nb\n", want: wire.InputArgs{Text: "a\nb", Enter: &no}},
 		"the largest text with a line end":      {opt: inputOptions{text: "-"}, given: "text", stdin: long + "\n", want: wire.InputArgs{Text: long, Enter: &yes}},
-		"one byte more":                         {opt: inputOptions{text: "-"}, given: "text", stdin: long + "xy", bad: "1 to 65536 can be typed"},
+		"one byte more":                         {opt: inputOptions{text: "-"}, given: "text", stdin: long + "xy", bad: "more than 65536 bytes"},
 		"keys":                                  {opt: inputOptions{keys: []string{"esc", "enter"}}, given: "keys", want: wire.InputArgs{Keys: []string{"esc", "enter"}}},
 		"text that is no UTF-8":                 {opt: inputOptions{text: "-"}, given: "text", stdin: "a\x9b201~b", bad: "byte 1 of the text is 0x9b and no UTF-8; nothing was typed"},
 		"text that ends in half a character":    {opt: inputOptions{text: "é\xc3"}, given: "text", bad: "byte 2 of the text is 0xc3"},
@@ -51,7 +51,7 @@ func TestInputRequest(t *testing.T) {
 		"a text to wait for that is only space": {opt: inputOptions{text: "x", waitText: " \n"}, given: "text wait-text", bad: "nothing that could be waited for"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := c.opt.request(strings.NewReader(c.stdin), func(f string) bool {
+			got, err := c.opt.request(t.Context(), strings.NewReader(c.stdin), func(f string) bool {
 				return strings.Contains(" "+c.given+" ", " "+f+" ")
 			}, "seat")
 			if c.bad != "" {

@@ -42,7 +42,7 @@ look before you repeat it. With --all every instance is asked, and what is missi
 	}
 	var args, target, id, mode string
 	fl := cmd.Flags()
-	fl.StringVar(&args, "args", "", "arguments, a JSON object; - reads it from standard input")
+	fl.StringVar(&args, "args", "", "arguments, a JSON object; - reads it from standard input, 256 KiB at most")
 	fl.StringVar(&target, "target", "", "seat that a targeted command acts on")
 	fl.StringVar(&mode, "mode", "", "authorization mode of a targeted command (default: any, else the first it admits)")
 	fl.StringVar(&id, "id", "", "request id, to repeat a request whose answer was lost (default: a fresh one)")
@@ -67,7 +67,7 @@ look before you repeat it. With --all every instance is asked, and what is missi
 			id = goalID(wire.NewID) // of an action it is the id of its goal
 		}
 		call := mesh.Call{Endpoint: words[0], Command: words[1], ID: id, Deadline: a.patience(invokeWait)}
-		raw, err := a.invokeArgs(args)
+		raw, err := a.invokeArgs(ctx, args)
 		if err != nil {
 			return err
 		}
@@ -99,10 +99,10 @@ look before you repeat it. With --all every instance is asked, and what is missi
 }
 
 // invokeArgs reads --args. None is nil.
-func (a *app) invokeArgs(text string) (json.RawMessage, error) {
+func (a *app) invokeArgs(ctx context.Context, text string) (json.RawMessage, error) {
 	if text == "-" {
 		var err error
-		if text, err = readText(a.in, "-"); err != nil {
+		if text, err = readText(ctx, a.in, "--args", "-"); err != nil {
 			return nil, err
 		}
 	}
@@ -155,7 +155,7 @@ func fit(ctx context.Context, c *cli.Client, call *mesh.Call, raw json.RawMessag
 	case !slices.Contains(decl.Modes, call.Authz):
 		return cli.Fail(cli.Usage, "%s admits %s, not mode %s", call.Command, modesOf(decl), mode)
 	}
-	row, err := c.Locate(asking, target)
+	row, err := c.Locate(ctx, target) // it has a bound of its own, and says who has not answered
 	if err != nil {
 		return err
 	}
@@ -178,16 +178,28 @@ func (a *app) invokeError(ctx context.Context, c *cli.Client, call mesh.Call, er
 		return cli.Fail(cli.Interrupted, "interrupted; it may have been executed. Look before you repeat it")
 	case ctx.Err() != nil:
 		return cli.Fail(cli.Interrupted, "interrupted; nothing was executed")
+	case errors.Is(err, mesh.ErrNoResponder) && call.Instance == "":
+		return forOne(call)
 	case mesh.OutcomeOf(err) == wire.OutcomeUnknown:
 		return cli.Fail(cli.Uncertain, "it may have been executed: %w; look before you repeat it (%s)", err, again)
 	}
 	return c.Unanswered(err)
 }
 
+// forOne is the error of a command that an endpoint describes, and that nobody serves to whoever asks all or any.
+func forOne(call mesh.Call) error {
+	return cli.Fail(cli.Usage, "%s is for one instance, which is to be named: choose it with --on (without --all); nothing was executed", call.Command)
+}
+
 // invokeAll calls a command on every instance.
 func (a *app) invokeAll(ctx context.Context, c *cli.Client, call mesh.Call, asJSON bool) error {
 	answers, missing, err := c.Everybody(ctx, call)
-	if err != nil {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return cli.Fail(cli.Interrupted, "interrupted; any of the instances may have executed it. Look before you repeat it")
+	case errors.Is(err, mesh.ErrNoResponder): // it was described just now: somebody is there
+		return forOne(call)
+	case err != nil:
 		return err
 	}
 	failed := len(missing)

@@ -36,6 +36,9 @@ func locateAlone(ctx context.Context, app *app, ref string, ep wire.Endpoint, er
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
+	if errors.Is(err, cli.ErrNotUnique) { // that this machine has one of them settles nothing
+		return nil, err
+	}
 	root, rerr := cli.SeatRoot(ep)
 	if rerr != nil {
 		return nil, rerr

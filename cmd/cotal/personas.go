@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -184,16 +183,14 @@ func showPersona(ctx context.Context, a *app, name string) (wire.PersonaRow, err
 	return reply.PersonaRow, err
 }
 
-// personaMax bounds what is read as instructions, bytes.
-const personaMax = 256 << 10
-
 func personasDefineCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "define " + personaArg,
 		Short: "Write a persona, or change it",
 		Long: `Write a persona of the host, or change one that is yours: its instructions are --prompt, or the text of the
 file that --from names (- is standard input). What is not given is left as it is in the file. Capabilities
-cannot be given to a persona here: nobody grants themselves any.`,
+cannot be given to a persona here: nobody grants themselves any. With --server, in a space of several hosts, --on says
+whose persona it is.`,
 		Example: "  cotal personas define reviewer --agent opencode --role review --prompt 'You review changes. You never push.'\n  cotal personas define tester --from tester.txt --model anthropic/claude-sonnet-4-5",
 		Args:    cli.Arg(personaArg, false, personaArg),
 	}
@@ -201,7 +198,7 @@ cannot be given to a persona here: nobody grants themselves any.`,
 	var prompt, from, model string
 	fl := cmd.Flags()
 	fl.StringVar(&prompt, "prompt", "", "the instructions")
-	fl.StringVar(&from, "from", "", "file with the instructions; - is standard input")
+	fl.StringVar(&from, "from", "", "file with the instructions, 256 KiB at most; - is standard input")
 	fl.StringVar(&def.Agent, "agent", "", "connector that knows the agent program")
 	fl.StringVar(&def.Role, "role", "", "role shown to others")
 	fl.StringVar(&model, "model", "", "model, in the words of the agent program")
@@ -222,7 +219,7 @@ cannot be given to a persona here: nobody grants themselves any.`,
 			def.Model = &model
 		}
 		if from != "" {
-			text, err := readText(a.in, from)
+			text, err := readText(cmd.Context(), a.in, "--from", from)
 			if err != nil {
 				return err
 			}
@@ -236,8 +233,12 @@ cannot be given to a persona here: nobody grants themselves any.`,
 			return err
 		}
 		defer c.Close()
+		host, err := c.Only(cmd.Context())
+		if err != nil {
+			return err
+		}
 		var reply wire.DefinePersonaReply
-		err = c.Manager(cmd.Context(), mesh.Call{Command: wire.CmdDefinePersona, Args: def, Deadline: 10 * time.Second}, &reply)
+		err = c.Manager(cmd.Context(), mesh.Call{Command: wire.CmdDefinePersona, Instance: host, Args: def, Deadline: 10 * time.Second}, &reply)
 		if err != nil {
 			return cli.MayHaveRun(err, "cotal personas show "+def.Name)
 		}
@@ -248,25 +249,4 @@ cannot be given to a persona here: nobody grants themselves any.`,
 		return nil
 	}
 	return cmd
-}
-
-// readText reads a text that a flag names.
-func readText(in io.Reader, path string) (string, error) {
-	r := in
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return "", cli.Fail(cli.Usage, "--from: %w", err)
-		}
-		defer f.Close()
-		r = f
-	}
-	text, err := io.ReadAll(io.LimitReader(r, personaMax+1))
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("read %s: %w", path, err)
-	case len(text) > personaMax:
-		return "", cli.Fail(cli.Usage, "--from %s: more than %d bytes", path, personaMax)
-	}
-	return string(text), nil
 }

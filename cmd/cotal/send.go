@@ -32,7 +32,7 @@ func sendCmd(a *app) *cobra.Command {
 		Short: "Send a message to a channel or to one agent",
 		Long: `Send a message to a channel of the space, or with @ to one agent: @seat, @name of the roster, or @ and a
 principal. It is on the mesh what input is at the terminal: an agent that has joined reads it when it reads its
-messages. Words are joined by spaces; - alone reads the text from standard input. It returns once the server
+messages. Words are joined by spaces; - alone reads the text from standard input, 256 KiB at most. It returns once the server
 keeps the message; that somebody has read it is not known.`,
 		Example: "  cotal send team 'the build is green'\n  cotal send @reviewer please look at the last commit\n  git log -1 | cotal send team -",
 	}
@@ -49,7 +49,7 @@ keeps the message; that somebody has read it is not known.`,
 		text := strings.Join(args[1:], " ")
 		if len(args) == 2 && text == "-" {
 			var err error
-			if text, err = readText(a.in, "-"); err != nil {
+			if text, err = readText(ctx, a.in, "the text", "-"); err != nil {
 				return err
 			}
 			text = strings.TrimRight(text, "\n")
@@ -106,14 +106,18 @@ func sendOnce(ctx context.Context, c *cli.Client, m wire.Message) (wire.Message,
 		return m, nil
 	case errors.As(err, &field), errors.As(err, &subject):
 		return m, cli.Fail(cli.Usage, "%w", err)
-	case errors.Is(err, mesh.ErrNoReply):
-		look := "whether it was kept cannot be seen from here"
-		if m.Channel != "" {
-			look = "look with: cotal history " + m.Channel
-		}
-		return m, cli.Fail(cli.Uncertain, "it may have been sent: %w; %s", err, look)
+	case ctx.Err() != nil && mesh.OutcomeOf(err) == wire.OutcomeNotExecuted:
+		return m, cli.Fail(cli.Interrupted, "interrupted; nothing was sent")
+	}
+	look := "whether it was kept cannot be seen from here"
+	if m.Channel != "" {
+		look = "look with: cotal history " + m.Channel
+	}
+	switch {
 	case ctx.Err() != nil:
-		return m, ctx.Err()
+		return m, cli.Fail(cli.Interrupted, "interrupted; it may have been sent: %s", look)
+	case errors.Is(err, mesh.ErrNoReply):
+		return m, cli.Fail(cli.Uncertain, "it may have been sent: %w; %s", err, look)
 	}
 	return m, err
 }
@@ -139,6 +143,8 @@ func principalOf(ctx context.Context, a *app, c *cli.Client, name string) (strin
 		return row.ID, nil
 	case ctx.Err() != nil:
 		return "", ctx.Err()
+	case errors.Is(serr, cli.ErrNotUnique): // the roster would show one of them, perhaps
+		return "", serr
 	}
 	r, err := openRoster(ctx, a, c)
 	if err != nil {

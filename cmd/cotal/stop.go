@@ -122,7 +122,12 @@ func stopOne(ctx context.Context, c *cli.Client, ref string, now bool, begun fun
 				}}
 			}
 		}
-		if cli.CodeOf(err) == cli.Uncertain {
+		switch {
+		case errors.Is(err, context.Canceled) && mesh.OutcomeOf(err) == wire.OutcomeNotExecuted:
+			err = cli.Fail(cli.Interrupted, "interrupted; %s was not asked to end", row.Name)
+		case errors.Is(err, context.Canceled):
+			err = cli.Fail(cli.Interrupted, "interrupted; %s is being ended, as far as is known: the host was asked for it, and has not said how it went. Look with: cotal inspect %s", row.Name, row.Name)
+		case cli.CodeOf(err) == cli.Uncertain:
 			err = cli.Fail(cli.Uncertain, "not known whether it ended: %w; look with: cotal inspect %s", err, row.Name)
 		}
 		return fail(row.Name, err)
@@ -150,10 +155,18 @@ func graceOf(c *cli.Client, row wire.AgentRow) time.Duration {
 
 // reportStops prints every result and returns the error that gives the exit code.
 func reportStops(a *app, results []stopped, asJSON, verbose bool) error {
-	failed := 0
+	failed, open := 0, 0
+	interrupted := false
 	for _, r := range results {
 		if r.err != nil {
 			failed++
+		}
+		switch cli.CodeOf(r.err) {
+		case cli.Interrupted:
+			interrupted = true
+			open++
+		case cli.Uncertain:
+			open++
 		}
 		switch {
 		case asJSON:
@@ -172,10 +185,18 @@ func reportStops(a *app, results []stopped, asJSON, verbose bool) error {
 		return nil
 	case len(results) == 1:
 		return results[0].err
+	case interrupted:
+		return cli.Fail(cli.Interrupted, "interrupted; how it went with %d of %s is not known", open, cli.Count(len(results), "seat"))
+	case open == len(results):
+		return cli.Fail(cli.Uncertain, "whether they ended is not known of any of %s", cli.Count(len(results), "seat"))
 	case failed == len(results) && sameCode(results):
 		return cli.Fail(cli.CodeOf(results[0].err), "none of %s was stopped", cli.Count(failed, "seat"))
 	}
-	return cli.Fail(cli.Partial, "%d of %s could not be stopped", failed, cli.Count(len(results), "seat"))
+	text := fmt.Sprintf("%d of %s could not be stopped", failed, cli.Count(len(results), "seat"))
+	if open > 0 {
+		text += fmt.Sprintf(", as far as is known: %d of them may have ended", open)
+	}
+	return cli.Fail(cli.Partial, "%s", text)
 }
 
 func sameCode(results []stopped) bool {

@@ -32,10 +32,10 @@ func watchSeats(ctx context.Context, a *app, c *cli.Client, wide, asJSON bool) e
 		var rows []wire.AgentRow
 		err := c.Read(ctx, wire.CmdPs, nil, &rows)
 		switch {
-		case ctx.Err() != nil:
-			return nil
 		case err != nil && first: // nothing was ever seen
 			return err
+		case ctx.Err() != nil:
+			return nil
 		}
 		if err := v.show(rows, err); err != nil {
 			return err

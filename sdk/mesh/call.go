@@ -343,7 +343,7 @@ func (c *Client) exchange(ctx context.Context, call Call, mode wire.Mode, end ti
 			}
 		case <-again:
 			if tries++; time.Now().Before(end) {
-				_ = c.nc.PublishMsg(r.msg) // the next one may get through
+				_ = c.nc.PublishMsg(repeated(r)) // the next one may get through
 				again = time.After(wire.RetryDelay(tries))
 			}
 		case <-limit.C:
@@ -354,6 +354,21 @@ func (c *Client) exchange(ctx context.Context, call Call, mode wire.Mode, end ti
 			return fmt.Errorf("%w before the connection was lost: whether it was executed is unknown", ErrNoReply)
 		}
 	}
+}
+
+// repeated is a describe that is asked again. Of any instance it goes to every one: the server gives a question to any
+// to one of them, and may give it to the same that hangs again and again.
+func repeated(r outgoing) *nats.Msg {
+	s := r.subject
+	if s.Mode != wire.ModeOne {
+		return r.msg
+	}
+	s.Mode = wire.ModeAll
+	subject, err := s.Subject()
+	if err != nil { // it is what was built before, but for the mode
+		return r.msg
+	}
+	return &nats.Msg{Subject: subject, Reply: r.msg.Reply, Data: r.msg.Data, Header: r.msg.Header}
 }
 
 // reply judges one message on the reply subject.

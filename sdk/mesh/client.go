@@ -78,7 +78,8 @@ type Client struct {
 
 // Connect dials the server.
 //
-// Errors: ErrUnreachable, ErrUnauthorized, ErrTokenFile; the text names the address or file.
+// Errors: ErrUnreachable, ErrUnauthorized, ErrTokenFile; the text names the address or file. context.Canceled when the
+// caller gives up: it says nothing of the server.
 func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	if !wire.ValidSpace(cfg.Space) {
 		return nil, fmt.Errorf("connect to mesh: space %q is not 1..64 characters of [A-Za-z0-9_-]", cfg.Space)
@@ -100,7 +101,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 		timeout = min(timeout, max(time.Until(d), time.Millisecond))
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("connect to mesh: %w", err)
+		return nil, fmt.Errorf("connect to mesh: %w", &notSent{err})
 	}
 	servers := time.Duration(1 + strings.Count(cfg.URL, ",")) // tried one after the other
 	opts := []nats.Option{
@@ -127,6 +128,9 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 		opts = append(opts, auth)
 	}
 	if c.nc, err = dial(ctx, cfg.URL, timeout, opts); err != nil {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return nil, fmt.Errorf("connect to mesh: %w", &notSent{ctx.Err()})
+		}
 		kind := ErrUnreachable
 		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
 			kind = ErrUnauthorized

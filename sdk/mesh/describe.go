@@ -150,7 +150,8 @@ func (c *Client) forgetContract(endpoint string, who Responder) {
 
 // Describe asks an instance of an endpoint, or any when instance is empty, what it serves, and verifies every
 // document against its digest. Client.Call does so by itself; this is for those who want to look. It takes at most
-// DefaultDeadline, and repeats its question until then: nothing happens when it is answered twice.
+// DefaultDeadline, and repeats its question until then: nothing happens when it is answered twice. A question to any
+// instance goes to every one when it is repeated, since the first may hang; the first answer counts.
 //
 // Errors: as of Client.Call, and *wire.Error contract-invalid for a document that is not what its digest says,
 // unsupported-version for a protocol this client does not know.

@@ -66,7 +66,7 @@ func (c *Client) scatter(ctx context.Context, call Call, want int) ([]Answer, er
 	}
 	var g gathering
 	if _, served := contract.Command(wire.CmdInstances); served && want == 0 {
-		if g.expected, err = c.expected(ctx, call.Endpoint, end); err != nil {
+		if g.expected, err = c.expected(ctx, call.Endpoint, contract.Responder, end); err != nil {
 			return nil, &notSent{err}
 		}
 	}
@@ -85,9 +85,32 @@ func (c *Client) scatter(ctx context.Context, call Call, want int) ([]Answer, er
 	return g.answers, g.missing()
 }
 
-// expected reads whom a scatter has to expect.
-func (c *Client) expected(ctx context.Context, endpoint string, end time.Time) ([]wire.ExpectedReply, error) {
-	_, data, err := c.call(ctx, Call{Endpoint: endpoint, Command: wire.CmdInstances, Deadline: time.Until(end)})
+// Instances returns the registered instances of an endpoint, whether they run or not.
+//
+// Errors: those of Client.Call; *wire.Error unimplemented of an endpoint that does not tell.
+func (c *Client) Instances(ctx context.Context, endpoint string) ([]wire.ExpectedReply, error) {
+	end := endOf(ctx, DefaultDeadline)
+	contract, _, err := c.contract(ctx, endpoint, "", end)
+	if err != nil {
+		return nil, fmt.Errorf("list instances of %s: %w", endpoint, err)
+	}
+	list, err := c.expected(ctx, endpoint, contract.Responder, end)
+	if err != nil {
+		return nil, fmt.Errorf("list instances of %s: %w", endpoint, err)
+	}
+	return list, nil
+}
+
+// expected reads whom a scatter has to expect. The instance that has just described the endpoint is asked: one that
+// hangs is among those that may get a question to any, and answers none.
+func (c *Client) expected(ctx context.Context, endpoint string, described Responder, end time.Time) ([]wire.ExpectedReply, error) {
+	ask := Call{Endpoint: endpoint, Command: wire.CmdInstances, Instance: described.InstanceID, Deadline: time.Until(end)}
+	_, data, err := c.call(ctx, ask)
+	if errors.Is(err, ErrNoResponder) { // it described it earlier, and is gone
+		c.forgetContract(endpoint, described)
+		ask.Instance, ask.Deadline = "", time.Until(end)
+		_, data, err = c.call(ctx, ask)
+	}
 	if err != nil {
 		return nil, err
 	}

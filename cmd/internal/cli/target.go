@@ -158,7 +158,8 @@ func (t *Target) Guest(ctx context.Context) (*Client, error) {
 	return guest.Connect(ctx)
 }
 
-// Connect finds the host and connects to its mesh.
+// Connect finds the host and connects to its mesh. Who gives up meanwhile is told that nothing was sent, and nothing
+// of the server.
 func (t *Target) Connect(ctx context.Context) (*Client, error) {
 	e, path, err := t.Endpoint()
 	if err != nil {
@@ -180,6 +181,9 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 		// Less patience counts for the connection too; more of it is for the answer, and little for a dead server.
 		Timeout: min(t.Timeout, connectMax),
 	})
+	if errors.Is(err, context.Canceled) {
+		return nil, Fail(Interrupted, "interrupted; nothing was sent")
+	}
 	if err != nil {
 		if errors.Is(err, mesh.ErrUnreachable) && e.PID != 0 {
 			err = fmt.Errorf("%w; %s names the host with pid %d, which runs: look at its log", err, path, e.PID)
@@ -218,7 +222,8 @@ func (c *Client) onState(connected bool) {
 var errLost = errors.New("the server was lost")
 
 // Manager calls a command of the manager: of Instance, unless the call names another. The deadline is the --timeout flag, else what call names. A
-// call ends as soon as the server is lost, with mesh.ErrNoReply; the client itself reconnects.
+// call ends as soon as the server is lost, with mesh.ErrNoReply; the client itself reconnects. Of one that is
+// interrupted the error is context.Canceled, and mesh.OutcomeOf says whether it may have been executed.
 func (c *Client) Manager(ctx context.Context, call mesh.Call, out any) error {
 	call.Endpoint = wire.EndpointManager
 	if call.Instance == "" {
@@ -245,6 +250,8 @@ func (c *Client) Manager(ctx context.Context, call mesh.Call, out any) error {
 	switch {
 	case err == nil:
 		return nil
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		return err
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case context.Cause(callCtx) == errLost && mesh.OutcomeOf(err) == wire.OutcomeUnknown:
@@ -274,6 +281,9 @@ func (c *Client) Ask(ctx context.Context, call mesh.Call, out any) error {
 
 // Unanswered is the error of a question: without an answer whoever was asked counts as unreachable.
 func (c *Client) Unanswered(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err // whoever asked did not wait
+	}
 	if errors.Is(err, mesh.ErrNoReply) || errors.Is(err, mesh.ErrNoResponder) {
 		return Fail(Unreachable, "%s does not answer: %w", c.who(), err)
 	}
@@ -281,9 +291,14 @@ func (c *Client) Unanswered(err error) error {
 }
 
 // MayHaveRun is the error of a command that changes something: when nobody can say whether it ran, the text says
-// how to find out. Every other error is as it was.
+// how to find out, and of one that is interrupted which of the two it is. Every other error is as it was.
 func MayHaveRun(err error, look string) error {
-	if CodeOf(err) != Uncertain {
+	switch {
+	case errors.Is(err, context.Canceled) && mesh.OutcomeOf(err) == wire.OutcomeNotExecuted:
+		return Fail(Interrupted, "interrupted; nothing was done")
+	case errors.Is(err, context.Canceled):
+		return Fail(Interrupted, "interrupted; it was asked for, and may have been done or go on. Look with: %s; before repeating it", look)
+	case CodeOf(err) != Uncertain:
 		return err
 	}
 	return Fail(Uncertain, "it may have been executed: %w; look with: %s; before repeating it", err, look)
@@ -333,8 +348,9 @@ func (c *Client) who() string {
 // Locate finds a seat by its alias, custody id or lifecycle uid: with the host that is asked, or where none is,
 // with every host of the space. The row says by its InstanceID which host has it: that one is to be asked on.
 //
-// Errors: NotFound; Refused for a seat that several hosts have; Unreachable where a host that may have it is not
-// heard: a search that is not complete does not say that something is gone.
+// Errors: NotFound; Refused for a seat that several hosts have; Unreachable where a host that may have it, or one of
+// the same name, is not heard: a search that is not complete neither says that something is gone nor that there is but
+// one. ErrNotUnique where the name does not say which seat is meant, since a host has one that may not be it.
 func (c *Client) Locate(ctx context.Context, ref string) (row wire.AgentRow, err error) {
 	args := wire.NameArgs{Name: ref}
 	if c.Instance != "" {
@@ -348,6 +364,20 @@ func (c *Client) Locate(ctx context.Context, ref string) (row wire.AgentRow, err
 		return row, err
 	}
 	return chooseSeat(ref, answers, missing)
+}
+
+// ErrNotUnique: a seat was found, and another host has or may have one of that name.
+var ErrNotUnique = errors.New("which seat is meant is not known")
+
+// notUnique is an error with a text of its own that is ErrNotUnique.
+type notUnique string
+
+func (e notUnique) Error() string        { return string(e) }
+func (e notUnique) Is(target error) bool { return target == ErrNotUnique }
+
+// exactly says whether ref names this life, or its custody, and no other anywhere: an id in full.
+func exactly(ref string, r wire.AgentRow) bool {
+	return ref != "" && (ref == r.LifecycleUID || ref == r.SeatID)
 }
 
 // chooseSeat decides which of the answers of several hosts is about the seat that is meant. A life that goes on
@@ -383,7 +413,12 @@ func chooseSeat(ref string, answers []mesh.Answer, missing []string) (wire.Agent
 		for _, r := range found {
 			at = append(at, r.InstanceID)
 		}
-		return wire.AgentRow{}, Fail(Refused, "%d hosts have a seat %s; choose one with --on %s", len(found), ref, strings.Join(at, " or --on "))
+		return wire.AgentRow{}, Fail(Refused, "%w", notUnique(fmt.Sprintf("%d hosts have a seat %s; choose one with --on %s", len(found), ref, strings.Join(at, " or --on "))))
+	case len(found) == 1 && exactly(ref, found[0]):
+		return found[0], nil
+	case len(live) == 1 && len(missing) > 0:
+		return wire.AgentRow{}, Fail(Unreachable, "%w", notUnique(fmt.Sprintf("which %s is meant is not known: instance %s has one, and others may: %s; if it is the one, say --on %s",
+			ref, live[0].InstanceID, strings.Join(missing, "; "), live[0].InstanceID)))
 	case len(live) == 1:
 		return live[0], nil
 	case len(missing) > 0:
@@ -392,6 +427,42 @@ func chooseSeat(ref string, answers []mesh.Answer, missing []string) (wire.Agent
 		return ended[0], nil
 	}
 	return wire.AgentRow{}, Fail(NotFound, "no host of the space has a seat %s", ref)
+}
+
+// Only returns the host that a command is for which concerns one host and names nothing on it: the one that is asked,
+// else the only one of the space. Which of several is not guessed, whoever of them answers.
+//
+// Errors: Refused where there are several; those of a read.
+func (c *Client) Only(ctx context.Context) (string, error) {
+	if c.Instance != "" {
+		return c.Instance, nil
+	}
+	wait := readWait
+	if c.timeout > 0 {
+		wait = c.timeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	list, err := c.Instances(ctx, wire.EndpointManager)
+	if err != nil {
+		var refused *wire.Error
+		if errors.As(err, &refused) {
+			return "", refused
+		}
+		return "", c.Unanswered(err)
+	}
+	var ids []string
+	for _, e := range list {
+		ids = append(ids, e.InstanceID)
+	}
+	slices.Sort(ids)
+	switch len(ids) {
+	case 0:
+		return "", Fail(Unreachable, "no host is registered in space %s", c.Endpoint.Space)
+	case 1:
+		return ids[0], nil
+	}
+	return "", Fail(Refused, "space %s has %d hosts, and this is for one of them: choose it with --on %s", c.Endpoint.Space, len(ids), strings.Join(ids, " or --on "))
 }
 
 // SeatRoot returns the directory of seats on this machine.

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"runtime"
 	"strings"
@@ -55,9 +56,37 @@ func TestAConnectEndsWithItsContext(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, cancel)
 	target := Target{Server: silent(t), Space: "main", Timeout: time.Minute}
 	begun := time.Now()
-	if _, err := target.Connect(ctx); err == nil || time.Since(begun) > time.Second {
+	if _, err := target.Connect(ctx); CodeOf(err) != Interrupted || Text(err) != "interrupted; nothing was sent" || time.Since(begun) > time.Second {
 		t.Errorf("after %v: %v", time.Since(begun), err)
 	}
+}
+
+// Who interrupts a command is told whether it may have been executed.
+func TestAnInterruptSaysWhatIsKnown(t *testing.T) {
+	sent := fmt.Errorf("call x: %w before the caller stopped waiting: %w", mesh.ErrNoReply, context.Canceled)
+	_, notSent := mesh.Connect(canceled(), mesh.Config{URL: "nats://127.0.0.1:1", Space: "main"})
+	for name, c := range map[string]struct {
+		err  error
+		code Code
+		text string
+	}{
+		"a request that was sent may have been executed": {MayHaveRun(sent, "cotal ps"), Interrupted, "may have been done or go on. Look with: cotal ps"},
+		"one that was not sent was not":                  {MayHaveRun(notSent, "cotal ps"), Interrupted, "interrupted; nothing was done"},
+		"a question says nothing of the host":            {(&Client{}).Unanswered(sent), Interrupted, "interrupted"},
+		"a refusal remains one":                          {MayHaveRun(wire.Refuse(wire.CodeConflict, "no"), "cotal ps"), Refused, "no"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if text := Text(c.err); CodeOf(c.err) != c.code || !strings.Contains(text, c.text) || strings.Contains(text, "unreachable") {
+				t.Errorf("exit code %d, %q; want %d, %q", CodeOf(c.err), text, c.code, c.text)
+			}
+		})
+	}
+}
+
+func canceled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
 }
 
 func TestAHostThatStartsIsNotToBeRestarted(t *testing.T) {
@@ -97,6 +126,9 @@ func TestChooseSeat(t *testing.T) {
 	live := func(instance string) mesh.Answer {
 		return mesh.Answer{Responder: mesh.Responder{InstanceID: instance}, Data: []byte(`{"name":"a"}`)}
 	}
+	id := func(instance string) mesh.Answer {
+		return mesh.Answer{Responder: mesh.Responder{InstanceID: instance}, Data: []byte(`{"name":"b","lifecycleUid":"a"}`)}
+	}
 	ended := func(instance string) mesh.Answer {
 		return mesh.Answer{Responder: mesh.Responder{InstanceID: instance}, Data: []byte(`{"name":"a","exit":{"at":1}}`)}
 	}
@@ -111,20 +143,25 @@ func TestChooseSeat(t *testing.T) {
 		code    Code
 		text    string
 	}{
-		"one host has it":                              {[]mesh.Answer{live("i1"), no(wire.CodeNotFound)}, nil, "i1", OK, ""},
-		"one that lives is it, whoever is silent":      {[]mesh.Answer{live("i1")}, silent, "i1", OK, ""},
-		"one that lives comes before one that ended":   {[]mesh.Answer{ended("i1"), live("i2")}, nil, "i2", OK, ""},
-		"one that ended is shown":                      {[]mesh.Answer{ended("i1"), no(wire.CodeNotFound)}, nil, "i1", OK, ""},
-		"several have it":                              {[]mesh.Answer{live("i1"), live("i2")}, nil, "", Refused, "--on i1 or --on i2"},
-		"several had it":                               {[]mesh.Answer{ended("i1"), ended("i2")}, nil, "", Refused, "--on i1 or --on i2"},
-		"nobody has it":                                {[]mesh.Answer{no(wire.CodeNotFound)}, nil, "", NotFound, "no host of the space"},
-		"nobody has it, and one is silent":             {[]mesh.Answer{no(wire.CodeNotFound)}, silent, "", Unreachable, "instance i4"},
-		"one that ended may live where nobody answers": {[]mesh.Answer{ended("i1")}, silent, "", Unreachable, "instance i4"},
-		"a host that cannot say may have it":           {[]mesh.Answer{no(wire.CodeUnavailable)}, nil, "", Unreachable, "instance i3 does not say: no"},
-		"an answer that cannot be read is no answer":   {[]mesh.Answer{{Responder: mesh.Responder{InstanceID: "i5"}, Data: []byte(`[]`)}}, nil, "", Unreachable, "i5"},
+		"one host has it": {[]mesh.Answer{live("i1"), no(wire.CodeNotFound)}, nil, "i1", OK, ""},
+		"one that lives need not be it, while another host is silent": {[]mesh.Answer{live("i1")}, silent, "", Unreachable, "instance i4 is there and has not answered within 5s; if it is the one, say --on i1"},
+		"nor while another cannot say":                                {[]mesh.Answer{live("i1"), no(wire.CodeUnavailable)}, nil, "", Unreachable, "instance i3 does not say: no; if it is the one, say --on i1"},
+		"one of that very id is it, whoever is silent":                {[]mesh.Answer{id("i1")}, silent, "i1", OK, ""},
+		"one that lives comes before one that ended":                  {[]mesh.Answer{ended("i1"), live("i2")}, nil, "i2", OK, ""},
+		"one that ended is shown":                                     {[]mesh.Answer{ended("i1"), no(wire.CodeNotFound)}, nil, "i1", OK, ""},
+		"several have it":                                             {[]mesh.Answer{live("i1"), live("i2")}, nil, "", Refused, "--on i1 or --on i2"},
+		"several had it":                                              {[]mesh.Answer{ended("i1"), ended("i2")}, nil, "", Refused, "--on i1 or --on i2"},
+		"nobody has it":                                               {[]mesh.Answer{no(wire.CodeNotFound)}, nil, "", NotFound, "no host of the space"},
+		"nobody has it, and one is silent":                            {[]mesh.Answer{no(wire.CodeNotFound)}, silent, "", Unreachable, "instance i4"},
+		"one that ended may live where nobody answers":                {[]mesh.Answer{ended("i1")}, silent, "", Unreachable, "instance i4"},
+		"a host that cannot say may have it":                          {[]mesh.Answer{no(wire.CodeUnavailable)}, nil, "", Unreachable, "instance i3 does not say: no"},
+		"an answer that cannot be read is no answer":                  {[]mesh.Answer{{Responder: mesh.Responder{InstanceID: "i5"}, Data: []byte(`[]`)}}, nil, "", Unreachable, "i5"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			row, err := chooseSeat("a", c.answers, c.missing)
+			if several := strings.Contains(c.text, "--on"); errors.Is(err, ErrNotUnique) != several {
+				t.Errorf("%v; that the name does not say which is meant: %v", err, several)
+			}
 			if CodeOf(err) != c.code || row.InstanceID != c.want || err != nil && !strings.Contains(err.Error(), c.text) {
 				t.Errorf("%q, %v; want %q, code %d, %q", row.InstanceID, err, c.want, c.code, c.text)
 			}
