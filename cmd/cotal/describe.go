@@ -125,7 +125,10 @@ func contractOf(ctx context.Context, c *cli.Client, endpoint string) (*mesh.Cont
 		instance = c.Instance
 	}
 	contract, err := c.Describe(ctx, endpoint, instance)
-	if err != nil {
+	switch {
+	case errors.Is(err, mesh.ErrNoResponder) && endpoint != wire.EndpointManager:
+		return nil, cli.Fail(cli.Unreachable, "nobody in space %s serves endpoint %s: %w", c.Endpoint.Space, endpoint, err)
+	case err != nil:
 		return nil, c.Unanswered(err)
 	}
 	return contract, nil

@@ -126,6 +126,8 @@ func (r *goalReport) wait(cmd *cobra.Command, a *app, f *follower, asJSON bool) 
 	switch {
 	case err == nil:
 		r.take(goalAnswer{Result: &end})
+	case cmd.Context().Err() != nil && r.Phase == "":
+		return cli.Fail(cli.Interrupted, "interrupted; nothing is known of goal %s: it may go on, or have ended, or never have been accepted. Look: cotal goal %s", r.GoalID, r.GoalID)
 	case cmd.Context().Err() != nil:
 		return cli.Fail(cli.Interrupted, "interrupted; the goal goes on. Follow it: cotal goal %s --follow", r.GoalID)
 	case !errors.Is(err, errNotSettled):

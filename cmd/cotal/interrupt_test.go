@@ -211,3 +211,23 @@ func TestCtrlCWhileTheHostIsSilentIsNoUnreachableHost(t *testing.T) {
 		}
 	}
 }
+
+// What is said of who is not there was invented: a host that does not answer, a goal that goes on.
+func TestWhatNobodyKnowsIsNotSaid(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	for _, args := range [][]string{{"--space", "other", "ps"}, {"--space", "other", "status"}, {"invoke", "nosuch", "ps"}, {"describe", "--endpoint", "nosuch"}} {
+		if r := w.CLI(args...).Want(3); !strings.Contains(r.Stderr, "nobody in space") || strings.Contains(r.Stderr, "does not answer") {
+			t.Errorf("%v", r)
+		}
+	}
+	if r := w.CLI("stop", "").Want(2); !strings.Contains(r.Stderr, "<seat> is empty") {
+		t.Errorf("%v", r)
+	}
+	s := worldRig(t, w).run("goal", someGoal, "--follow")
+	s.see("the host knows nothing of goal")
+	if text := s.interrupted(t); strings.Contains(text, "the goal goes on") || !strings.Contains(text, "nothing is known of goal") {
+		t.Errorf("%q", text)
+	}
+}

@@ -343,6 +343,9 @@ func (s *screen) send(text string) {
 	}
 }
 
+// endMark is written behind all that a command has shown.
+const endMark = "\x00end of output\x00"
+
 // wait returns the exit code and everything that was shown.
 func (s *screen) wait() (int, string) {
 	s.t.Helper()
@@ -351,16 +354,17 @@ func (s *screen) wait() (int, string) {
 	case <-time.After(waitFor):
 		s.t.Fatalf("cotal did not end; shown: %q", tail(s.text()))
 	}
-	// What was written before the end is in the pty; it is read once nothing more comes.
-	last := -1
+	// What was written before the end is in the pty, and read before what is written now: a pause in which nothing
+	// comes proves nothing on a busy machine.
+	go func() { _, _ = s.pts.WriteString(endMark) }() // a terminal that was stopped takes nothing
 	eventually(s.t, "all output is read", func() bool {
-		n := len(s.text())
-		if n == last {
-			return true
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		before, _, found := bytes.Cut(s.out, []byte(endMark))
+		if found {
+			s.out = before
 		}
-		last = n
-		<-time.After(20 * time.Millisecond)
-		return false
+		return found
 	})
 	code := s.cmd.ProcessState.ExitCode()
 	return code, s.text()

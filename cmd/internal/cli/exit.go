@@ -214,6 +214,8 @@ func Arg(name string, many bool, usage string) cobra.PositionalArgs {
 		switch {
 		case len(args) == 0:
 			return Fail(Usage, "%s is missing; usage: %s %s", name, cmd.CommandPath(), usage)
+		case slices.Contains(args, ""):
+			return Fail(Usage, "%s is empty; usage: %s %s", name, cmd.CommandPath(), usage)
 		case len(args) > 1 && !many:
 			return Fail(Usage, "%s takes one %s, got %d: %s; usage: %s %s", cmd.Name(), name, len(args), strings.Join(args, " "), cmd.CommandPath(), usage)
 		}

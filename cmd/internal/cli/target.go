@@ -279,12 +279,16 @@ func (c *Client) Ask(ctx context.Context, call mesh.Call, out any) error {
 	return c.Unanswered(c.Manager(ctx, call, out))
 }
 
-// Unanswered is the error of a question: without an answer whoever was asked counts as unreachable.
+// Unanswered is the error of a question: without an answer whoever was asked counts as unreachable. That the server
+// knows of nobody there is said to be that, and not a host that is silent.
 func (c *Client) Unanswered(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err // whoever asked did not wait
 	}
-	if errors.Is(err, mesh.ErrNoReply) || errors.Is(err, mesh.ErrNoResponder) {
+	if errors.Is(err, mesh.ErrNoResponder) { // the server's own word: that is no silence
+		return Fail(Unreachable, "nobody in space %s at %s is %s: %w", c.Endpoint.Space, c.Endpoint.URL, c.sought(), err)
+	}
+	if errors.Is(err, mesh.ErrNoReply) {
 		return Fail(Unreachable, "%s does not answer: %w", c.who(), err)
 	}
 	return err
@@ -335,6 +339,14 @@ func (c *Client) Everybody(ctx context.Context, call mesh.Call) (answers []mesh.
 		return nil, nil, Fail(Unreachable, "no host answers in space %s at %s: %w", c.Endpoint.Space, c.Endpoint.URL, err)
 	}
 	return answers, nil, err
+}
+
+// sought names whom a question is for.
+func (c *Client) sought() string {
+	if c.Instance != "" {
+		return "host " + c.Instance
+	}
+	return "a host that serves this"
 }
 
 // who names the host that is asked.
