@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"runtime/debug"
 
@@ -69,7 +70,10 @@ A second signal only makes it faster.`,
 			return cli.Fail(cli.Usage, "%w", err)
 		}
 		debug.SetTraceback("all") // a crash report that names every goroutine is worth its length
-		return h.Run(cmd.Context())
+		ctx, done := context.WithCancel(cmd.Context())
+		defer done()
+		go boundHeap(ctx)
+		return h.Run(ctx)
 	}
 	return cmd
 }

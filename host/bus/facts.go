@@ -52,10 +52,16 @@ func (r *Records) EvictFact(ctx context.Context, f wire.FactSubject, value []byt
 	if err != nil {
 		return fmt.Errorf("evict fact: %w", err)
 	}
-	if _, err = r.publish(ctx, subject, value, seq, ""); err != nil && !errors.Is(err, ErrConflict) {
-		return fmt.Errorf("evict fact %s: %w", subject, err)
+	last, err := r.LastFact(ctx, f)
+	if err == nil && last.Seq == seq {
+		_, err = r.publish(ctx, subject, value, seq, "")
+		if errors.Is(err, ErrConflict) {
+			err = nil // by another one, whose value stands
+		}
+		if err == nil {
+			last, err = r.LastFact(ctx, f)
+		}
 	}
-	last, err := r.message(ctx, r.names[wire.StreamFact], map[string]any{"last_by_subj": subject})
 	if errors.Is(err, ErrAbsent) {
 		return nil
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -84,5 +86,53 @@ func TestTheRecordOfAGoalIsDropped(t *testing.T) {
 				t.Errorf("after it was dropped: %v", err)
 			}
 		}
+	}
+}
+
+// Facts are written at most twice under a subject, and none is dropped for another.
+func TestFactsAreRefusedRatherThanDropped(t *testing.T) {
+	br := startBroker(t, t.TempDir(), 0)
+	b := connectBus(t, bus.Config{InProcess: br.InProcess()})
+	r := openRecords(t, b, &memory{})
+	js, err := jetstream.New(raw(t, br.URL()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := goalRef("g1").Result("main")
+	subject, err := f.Subject()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if _, err := js.Publish(t.Context(), subject, []byte{'a' + byte(i)}); (err != nil) != (i == 2) {
+			t.Errorf("write %d: %v", i+1, err)
+		}
+	}
+	if last, err := r.LastFact(t.Context(), f); err != nil || string(last.Value) != "b" {
+		t.Errorf("%s, %v", last.Value, err)
+	}
+	// What was cut off between the two is brought to its end, whatever else is refused.
+	first, err := r.NextFact(t.Context(), wire.EndpointManager, wire.FactGoalResult, 0)
+	if err != nil || string(first.Value) != "a" {
+		t.Fatalf("%s, %v", first.Value, err)
+	}
+	if err := r.EvictFact(t.Context(), f, []byte("c"), first.Seq); err != nil {
+		t.Fatal(err)
+	}
+	if next, err := r.NextFact(t.Context(), wire.EndpointManager, wire.FactGoalResult, 0); err != nil || string(next.Value) != "b" {
+		t.Errorf("%s, %v", next.Value, err)
+	}
+	// A stream that is bounded per subject in the other way is not taken: there the old one goes.
+	info, err := js.Stream(t.Context(), "EPF_main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := info.CachedInfo().Config
+	c.DiscardNewPerSubject = false
+	if _, err := js.UpdateStream(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Records(t.Context(), "main", new(memory).known, new(memory).made); !errors.Is(err, bus.ErrStoreUnfit) {
+		t.Errorf("a stream that drops old facts: %v", err)
 	}
 }

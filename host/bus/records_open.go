@@ -31,6 +31,7 @@ type storeConfig struct {
 	Storage           string          `json:"storage"`
 	Discard           string          `json:"discard"`
 	MaxMsgsPerSubject int64           `json:"max_msgs_per_subject"`
+	DiscardNewPer     bool            `json:"discard_new_per_subject,omitempty"`
 	MaxMsgs           int64           `json:"max_msgs"`
 	MaxBytes          int64           `json:"max_bytes"`
 	MaxAge            time.Duration   `json:"max_age"`
@@ -52,6 +53,12 @@ func recordStores(space string) (map[string]storeConfig, error) {
 	for _, stream := range []string{wire.StreamFact, wire.StreamContract} {
 		c := plain
 		c.AllowDirect = true
+		if stream == wire.StreamFact {
+			// A fact is written once, and once more when its data is evicted; more is refused. The server keeps the
+			// block of a stream that is being written in memory as a whole, and gives one with such a bound blocks of
+			// half the size.
+			c.MaxMsgsPerSubject, c.DiscardNewPer = 2, true
+		}
 		c.DenyDelete, c.DenyPurge = stream == wire.StreamContract, stream == wire.StreamContract
 		var err error
 		if c.Name, err = wire.StreamName(stream, space); err != nil {
@@ -94,7 +101,7 @@ func (want storeConfig) unfit(have storeConfig) string {
 		return "it is bounded and drops old messages"
 	case want.MaxMsgsPerSubject == 1 && have.MaxMsgsPerSubject != 1:
 		return "it keeps more than one value of a key"
-	case want.MaxMsgsPerSubject != 1 && have.MaxMsgsPerSubject > 0 && have.Discard != "new":
+	case want.MaxMsgsPerSubject != 1 && have.MaxMsgsPerSubject > 0 && (have.Discard != "new" || !have.DiscardNewPer):
 		return "it drops old messages of a subject"
 	case len(have.Mirror) > 0 || len(have.Sources) > 0:
 		return "it is a copy of another stream"

@@ -70,11 +70,12 @@ func (s *Store) Evict(ctx context.Context) error {
 	if err := fence(ctx); err != nil {
 		return err
 	}
+	var lost error // of one goal, which does not keep the others
 	for range evictReads {
 		m, err := s.cfg.Records.NextFact(ctx, wire.EndpointManager, wire.FactGoalResult, s.evictFrom)
 		if errors.Is(err, bus.ErrAbsent) {
 			s.evictFrom = 0
-			return nil
+			return lost
 		}
 		if err != nil {
 			return err
@@ -82,14 +83,14 @@ func (s *Store) Evict(ctx context.Context) error {
 		age := s.cfg.Now().Sub(m.At)
 		if age < min(s.cfg.Retention, wire.IdempotencyHorizon) {
 			s.evictFrom = 0 // all that follow are younger
-			return nil
+			return lost
 		}
 		if err := s.evict(ctx, m, age); err != nil {
-			return err
+			lost = err
 		}
 		s.evictFrom = m.Seq + 1
 	}
-	return nil
+	return lost
 }
 
 func (s *Store) evict(ctx context.Context, m bus.Fact, age time.Duration) error {
