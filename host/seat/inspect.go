@@ -20,12 +20,13 @@ const (
 )
 
 // patience is how long inspect waits for the runtime's word about a running or unknown seat. watched says that a
-// watch of its process is established; asked is how long the oldest question that is not answered has waited.
-func patience(state State, watched bool, asked time.Duration) time.Duration {
+// watch of its process is established; asked is how long the question that is under way has waited. known says that
+// what is known stands when there is no answer by then.
+func patience(state State, watched bool, asked time.Duration) (wait time.Duration, known bool) {
 	if state == Running && watched && asked < inspectSlow {
-		return inspectWait
+		return min(inspectWait, max(0, inspectWait-asked)), true // once it is late it is not waited for again
 	}
-	return adoptTimeout + inspectWait // the question itself ends before, and says why
+	return adoptTimeout + inspectWait, false // the question itself ends before, and says why
 }
 
 // question is one question to the runtime for the state of a seat. st and err are valid once done is closed.
@@ -82,7 +83,7 @@ func (a *actor) verify(ctx context.Context) (st sdk.SeatStatus, ok bool, err err
 		snap := a.snapshot()
 		w := a.watched.Load()
 		watched := w != nil && w.seatID == snap.Row.SeatID && !w.over.Load()
-		wait := patience(snap.State, watched, begun.Sub(q.asked))
+		wait, known := patience(snap.State, watched, begun.Sub(q.asked))
 		t := time.NewTimer(wait - time.Since(begun))
 		select {
 		case <-q.done:
@@ -94,7 +95,7 @@ func (a *actor) verify(ctx context.Context) (st sdk.SeatStatus, ok bool, err err
 			t.Stop()
 			return st, false, ctx.Err()
 		case <-t.C:
-			if wait == inspectWait {
+			if known {
 				return st, false, nil
 			}
 			return st, false, context.DeadlineExceeded
