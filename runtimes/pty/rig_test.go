@@ -94,7 +94,7 @@ func testMain(m *testing.M) int {
 }
 
 // patience bounds every wait for a fact; it decides how long a broken test takes to fail.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 func eventually(t testing.TB, what string, check func() bool) {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -109,7 +110,11 @@ func environment() []string {
 // is killed as a whole at the deadline, and its pipes are not waited for longer than callWait: a wrapper
 // that leaves a process behind holds nothing up.
 func run(ctx context.Context, program string, stdin []byte, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	limit := callTimeout
+	if slices.Contains(args, "start-server") {
+		limit = startTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir, cmd.Env = "/", environment()
@@ -137,7 +142,7 @@ func run(ctx context.Context, program string, stdin []byte, args ...string) (str
 	}
 	text := strings.TrimSpace(errs.String())
 	if late {
-		text = fmt.Sprintf("%s within %s", filepath.Base(program), callTimeout)
+		text = fmt.Sprintf("%s within %s", filepath.Base(program), limit)
 	}
 	return out.String(), &callError{judge(cmd.ProcessState.ExitCode(), errs.String(), late, nil), text}
 }

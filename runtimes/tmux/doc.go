@@ -36,6 +36,9 @@ const (
 	// callTimeout bounds one tmux command. A healthy server answers within 10 ms; one that does not
 	// within this is stopped or stuck.
 	callTimeout = 2 * time.Second
+	// startTimeout bounds the command that starts a server: two programs are executed and a fork is waited
+	// for, which took 2.3 s on a machine with twenty times more to do than processors.
+	startTimeout = 5 * time.Second
 	// callWait is how long the pipes of a killed tmux command may stay open in who it left behind.
 	callWait = 500 * time.Millisecond
 	// prepareTimeout bounds the start of server, pane and custody. Less than the 15 s of the Spawn call,

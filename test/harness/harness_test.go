@@ -72,9 +72,11 @@ func TestWarden_FindsAndEndsADaemonThatHidItself(t *testing.T) {
 	if !w.Alive(pid) {
 		t.Fatalf("daemon %d is not listed: %v", pid, w.Procs())
 	}
-	if left := w.Leftovers(); len(left) != 1 || !strings.Contains(left[0], "sleep 600") {
-		t.Fatalf("leftovers = %v; want the daemon alone", left)
-	}
+	// It writes its pid and executes sleep then: in between it has no arguments.
+	Eventually(t, DefaultWait, "the daemon alone is left", func() (bool, string) {
+		left := w.Leftovers()
+		return len(left) == 1 && strings.Contains(left[0], "sleep 600"), strings.Join(left, "; ")
+	})
 	w.warden.close()
 	if err := syscall.Kill(pid, 0); err != syscall.ESRCH {
 		t.Fatalf("daemon %d outlived the warden: %v", pid, err)
