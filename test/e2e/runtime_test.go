@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/harness"
@@ -73,11 +72,7 @@ func TestASeatIsTheSameInEveryRuntime(t *testing.T) {
 			term.See("got typed first")
 			term.Type("at a terminal\r")
 			term.See("got at a terminal")
-			for _, key := range r.detach { // at the pace of a person: tmux takes keys within a millisecond for a paste
-				<-time.After(50 * time.Millisecond)
-				term.Type(string(key))
-			}
-			if code := term.Wait(); code != 0 {
+			if code := term.Leave(r.detach); code != 0 {
 				t.Errorf("leaving ends with code %d; shown %q", code, term.Text())
 			}
 			same("behind an attach")
@@ -154,8 +149,7 @@ func TestARealAgentInTmux(t *testing.T) {
 	ask("beta")
 	term := seatview.Start(t, w, 30, 100, "attach", "coder")
 	term.See("beta>>")
-	term.Type("\x02d")
-	if code := term.Wait(); code != 0 {
+	if code := term.Leave("\x02d"); code != 0 {
 		t.Errorf("leaving ends with code %d", code)
 	}
 	w.CLI("stop", "coder").OK()

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -174,6 +175,29 @@ func (s *Terminal) Stop() {
 	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		s.t.Fatalf("stop cotal: %v", err)
 	}
+}
+
+// Leave presses keys, at the pace of a person and again and again, until the command ends, and returns its exit
+// code. tmux takes keys that come within a millisecond for a paste, and a paste is no key; on a busy machine it
+// reads two at once however long they are apart.
+func (s *Terminal) Leave(keys string) int {
+	s.t.Helper()
+	for deadline := time.Now().Add(harness.DefaultWait); time.Now().Before(deadline); {
+		for _, key := range keys {
+			_, _ = s.ptm.WriteString(string(key)) // nobody may be there any more
+			select {
+			case <-s.ended:
+				return s.Wait()
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+		select {
+		case <-s.ended:
+			return s.Wait()
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+	return s.Wait()
 }
 
 // Detach presses the detach key and waits for the end of the command.
