@@ -198,6 +198,9 @@ func (in *instance) describe(ctx context.Context, entry manifest.Entry) error {
 		if noAnswer(ctx, dctx) {
 			return in.silent("Describe", DescribeTimeout, err)
 		}
+		if ctx.Err() != nil { // the time of the whole start is over, whatever it was used up by
+			return in.classify(ctx, err)
+		}
 		return in.proc.fail(ReasonHandshake, "it does not describe itself: "+err.Error(), "", err)
 	}
 	for _, f := range []struct{ field, want, got string }{
@@ -235,6 +238,9 @@ func (in *instance) configure(ctx context.Context, cfg *Config) error {
 		}
 		if noAnswer(ctx, cctx) {
 			return in.silent("Configure", ConfigureTimeout, err)
+		}
+		if ctx.Err() != nil { // the time of the whole start is over, whatever it was used up by
+			return in.classify(ctx, err)
 		}
 		return in.proc.fail(ReasonConfigure, "it refuses its configuration: "+err.Error(), "correct [plugin.config] in the manifest", err)
 	}
