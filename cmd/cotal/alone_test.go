@@ -67,7 +67,7 @@ func TestASeatInTmuxIsReachedWithoutItsHost(t *testing.T) {
 	s = r.run("attach", "mux")
 	s.see("Ctrl-B and then d detaches")
 	s.see("in tmux")
-	s.leave("\x02d")
+	harness.PressUntil(s.ptm, "\x02d", s.ended, waitFor)
 	if code, shown := s.wait(); code != 0 || !strings.Contains(shown, "mux is no longer shown") {
 		t.Errorf("attach without a host: exit code %d, %q", code, tail(shown))
 	}

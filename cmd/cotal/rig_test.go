@@ -346,28 +346,6 @@ func (s *screen) send(text string) {
 // endMark is written behind all that a command has shown.
 const endMark = "\x00end of output\x00"
 
-// leave presses keys, at the pace of a person and again and again, until cotal ends. tmux takes keys that come
-// within a millisecond for a paste, and a paste is no key; on a busy machine it reads two at once however long
-// they are apart.
-func (s *screen) leave(keys string) {
-	s.t.Helper()
-	for deadline := time.Now().Add(waitFor); time.Now().Before(deadline); {
-		for _, key := range keys {
-			_, _ = s.ptm.Write([]byte(string(key))) // nobody may be there any more
-			select {
-			case <-s.ended:
-				return
-			case <-time.After(50 * time.Millisecond):
-			}
-		}
-		select {
-		case <-s.ended:
-			return
-		case <-time.After(500 * time.Millisecond):
-		}
-	}
-}
-
 // wait returns the exit code and everything that was shown.
 func (s *screen) wait() (int, string) {
 	s.t.Helper()

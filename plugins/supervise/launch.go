@@ -192,14 +192,8 @@ func (in *instance) describe(ctx context.Context, entry manifest.Entry) error {
 	defer cancel()
 	info, err := in.rpc.Describe(dctx)
 	if err != nil {
-		if _, exited := in.exitedWithin(pipeGrace); exited {
-			return in.classify(ctx, err)
-		}
-		if noAnswer(ctx, dctx) {
-			return in.silent("Describe", DescribeTimeout, err)
-		}
-		if ctx.Err() != nil { // the time of the whole start is over, whatever it was used up by
-			return in.classify(ctx, err)
+		if unanswered := in.unanswered(ctx, dctx, "Describe", DescribeTimeout, err); unanswered != nil {
+			return unanswered
 		}
 		return in.proc.fail(ReasonHandshake, "it does not describe itself: "+err.Error(), "", err)
 	}
@@ -233,23 +227,25 @@ func (in *instance) configure(ctx context.Context, cfg *Config) error {
 	cctx, cancel := context.WithTimeout(ctx, ConfigureTimeout)
 	defer cancel()
 	if err := in.rpc.Configure(cctx, pc); err != nil {
-		if _, exited := in.exitedWithin(pipeGrace); exited {
-			return in.classify(ctx, err)
-		}
-		if noAnswer(ctx, cctx) {
-			return in.silent("Configure", ConfigureTimeout, err)
-		}
-		if ctx.Err() != nil { // the time of the whole start is over, whatever it was used up by
-			return in.classify(ctx, err)
+		if unanswered := in.unanswered(ctx, cctx, "Configure", ConfigureTimeout, err); unanswered != nil {
+			return unanswered
 		}
 		return in.proc.fail(ReasonConfigure, "it refuses its configuration: "+err.Error(), "correct [plugin.config] in the manifest", err)
 	}
 	return nil
 }
 
-// noAnswer reports whether a call ended by its own deadline, not with that of the start.
-func noAnswer(start, call context.Context) bool {
-	return start.Err() == nil && errors.Is(call.Err(), context.DeadlineExceeded)
+// unanswered says why a call of a start has no answer: the process ended, it says nothing for as long as the call
+// may take, or the time of the whole start is over, whatever used it up. nil: err is the answer, a refusal.
+func (in *instance) unanswered(start, call context.Context, method string, within time.Duration, err error) error {
+	_, exited := in.exitedWithin(pipeGrace)
+	switch {
+	case exited || start.Err() != nil:
+		return in.classify(start, err)
+	case errors.Is(call.Err(), context.DeadlineExceeded):
+		return in.silent(method, within, err)
+	}
+	return nil
 }
 
 // silent is a process that is there and does not answer: stopped, deadlocked, or busy elsewhere. That is

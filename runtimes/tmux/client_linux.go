@@ -8,10 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -106,14 +106,10 @@ func environment() []string {
 	return env
 }
 
-// run executes one tmux command line with a deadline. The command gets a process group of its own, which
+// run executes one tmux command line, which may take limit. The command gets a process group of its own, which
 // is killed as a whole at the deadline, and its pipes are not waited for longer than callWait: a wrapper
 // that leaves a process behind holds nothing up.
-func run(ctx context.Context, program string, stdin []byte, args ...string) (string, error) {
-	limit := callTimeout
-	if slices.Contains(args, "start-server") {
-		limit = startTimeout
-	}
+func run(ctx context.Context, limit time.Duration, program string, stdin []byte, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
@@ -173,7 +169,7 @@ func findTmux(ctx context.Context, configured string) (string, error) {
 	if !filepath.IsAbs(program) {
 		return "", sdk.Errorf(sdk.ErrUnavailable, "tmux was found at %s, which is no absolute path; %s", program, installHint)
 	}
-	out, err := run(ctx, program, nil, "-V")
+	out, err := run(ctx, callTimeout, program, nil, "-V")
 	if err != nil {
 		return "", custodied.Unavailable("ask %s for its version: %v; %s", program, err, installHint)
 	}
@@ -209,11 +205,16 @@ type server struct {
 
 // call runs commands on the server, and asks it to make its socket again if somebody removed that.
 func (sv server) call(ctx context.Context, stdin []byte, args ...string) (string, error) {
+	return sv.callFor(ctx, callTimeout, stdin, args...)
+}
+
+// callFor is call with another limit.
+func (sv server) callFor(ctx context.Context, limit time.Duration, stdin []byte, args ...string) (string, error) {
 	if sv.program == "" {
 		return "", &callError{unavailable, "no tmux is installed and the server's own program cannot be read"}
 	}
 	full := append([]string{"-u", "-S", sv.socket, "-f", "/dev/null"}, args...)
-	out, err := run(ctx, sv.program, stdin, full...)
+	out, err := run(ctx, limit, sv.program, stdin, full...)
 	if err == nil || verdictOf(err) != noServer || sv.id.PID == 0 {
 		return out, err
 	}
@@ -227,7 +228,7 @@ func (sv server) call(ctx context.Context, stdin []byte, args ...string) (string
 	defer cancel()
 	for {
 		if _, serr := os.Lstat(sv.socket); serr == nil {
-			return run(ctx, sv.program, stdin, full...)
+			return run(ctx, limit, sv.program, stdin, full...)
 		}
 		if proctree.Pause(wait, custodied.PollEvery) != nil {
 			return out, err

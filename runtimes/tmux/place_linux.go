@@ -142,7 +142,7 @@ func (sv server) start(ctx context.Context, id string, rows, cols uint16, argv [
 	for _, o := range options {
 		set += "'" + strings.Join(o, "' '") + "'\n"
 	}
-	out, err := sv.call(ctx, []byte(set), append([]string{
+	out, err := sv.callFor(ctx, startTimeout, []byte(set), append([]string{
 		"start-server", ";", "source-file", "-", ";", "list-commands", "paste-buffer", ";",
 		"new-session", "-d", "-x", strconv.Itoa(int(cols)), "-y", strconv.Itoa(int(rows)), "-c", "/", "-P", "-F", startFormat,
 	}, argv...)...)

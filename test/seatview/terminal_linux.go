@@ -10,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -177,26 +176,10 @@ func (s *Terminal) Stop() {
 	}
 }
 
-// Leave presses keys, at the pace of a person and again and again, until the command ends, and returns its exit
-// code. tmux takes keys that come within a millisecond for a paste, and a paste is no key; on a busy machine it
-// reads two at once however long they are apart.
+// Leave presses keys until the command ends (harness.PressUntil), and returns its exit code.
 func (s *Terminal) Leave(keys string) int {
 	s.t.Helper()
-	for deadline := time.Now().Add(harness.DefaultWait); time.Now().Before(deadline); {
-		for _, key := range keys {
-			_, _ = s.ptm.WriteString(string(key)) // nobody may be there any more
-			select {
-			case <-s.ended:
-				return s.Wait()
-			case <-time.After(50 * time.Millisecond):
-			}
-		}
-		select {
-		case <-s.ended:
-			return s.Wait()
-		case <-time.After(500 * time.Millisecond):
-		}
-	}
+	harness.PressUntil(s.ptm, keys, s.ended, harness.DefaultWait)
 	return s.Wait()
 }
 

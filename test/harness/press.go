@@ -1,0 +1,31 @@
+package harness
+
+import (
+	"io"
+	"time"
+)
+
+// PressUntil presses keys, at the pace of a person and again and again, until ended is closed or within has passed.
+// tmux takes keys that come within a millisecond for a paste, and a paste is no key; on a busy machine it reads two
+// at once however long they are apart.
+func PressUntil(tty io.Writer, keys string, ended <-chan struct{}, within time.Duration) {
+	over := func(d time.Duration) bool {
+		select {
+		case <-ended:
+			return true
+		case <-time.After(d):
+			return false
+		}
+	}
+	for deadline := time.Now().Add(within); time.Now().Before(deadline); {
+		for _, key := range keys {
+			_, _ = io.WriteString(tty, string(key)) // nobody may be there any more
+			if over(50 * time.Millisecond) {
+				return
+			}
+		}
+		if over(500 * time.Millisecond) {
+			return
+		}
+	}
+}
