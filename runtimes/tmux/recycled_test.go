@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
@@ -37,7 +38,8 @@ func TestFieldB6_ARecycledNumberIsNotTheSeat(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.dead(server)
-			r.dead(agent) // with its terminal
+			r.dead(agent)                       // with its terminal
+			<-time.After(20 * time.Millisecond) // two ticks of the clock: who has both the number and the tick of another is that other
 
 			bystander := exec.Command("sleep", "600")
 			bystander.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

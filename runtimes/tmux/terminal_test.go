@@ -13,13 +13,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/creack/pty"
 
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/terminal"
+	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
 // raw is an agent that takes n bytes as they come into a file, with the terminal in raw mode; more is
@@ -267,24 +267,19 @@ func TestFieldD17_ViewersComeAndGo(t *testing.T) {
 	if err != nil || strings.Count(keys, "\n") != 5 || strings.Contains(keys, "kill") || strings.Contains(keys, "prompt") {
 		t.Errorf("keys %q, %v", keys, err)
 	}
-	left := make(chan error, 1)
-	go func() { left <- b.cmd.Wait() }()
-	// What comes at once counts as pasted, and a paste is no key: so key by key.
-	eventually(t, "the viewer left by key", func() bool {
-		_, _ = b.tty.WriteString("\x02")
-		<-time.After(20 * time.Millisecond)
-		_, _ = b.tty.WriteString("d")
-		select {
-		case err := <-left:
-			if err != nil {
-				t.Errorf("the viewer that left: %v", err)
-			}
-			return true
-		case <-time.After(50 * time.Millisecond):
-			return false
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		if err := b.cmd.Wait(); err != nil {
+			t.Errorf("the viewer that left: %v", err)
 		}
-	})
-	r.attached(q, 1)
+	}()
+	harness.PressUntil(b.tty, "\x02d", left, harness.DefaultWait)
+	select {
+	case <-left:
+	default:
+		t.Fatal("no key lets a viewer leave")
+	}
 	_ = a.cmd.Process.Kill()
 	r.attached(q, 0)
 	if st := r.adopt(q, false); st.State != sdk.SeatRunning {
