@@ -59,9 +59,10 @@ func slicesOf(body []byte, bracketed bool, most int) (out [][]byte) {
 	var head []byte
 	if bracketed {
 		head = pasteStart
+		most -= len(pasteStart) + len(pasteEnd)
 	}
 	for len(body) > 0 {
-		n := min(len(body), most-len(pasteStart)-len(pasteEnd))
+		n := min(len(body), most)
 		for n < len(body) && n > 1 && !utf8.RuneStart(body[n]) {
 			n--
 		}

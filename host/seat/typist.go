@@ -92,7 +92,7 @@ func lacks(runtime, what string, c sdk.Capability) *wire.Error {
 // A program that reads takes what is typed at once, or, a long text, at this rate at least.
 const (
 	stallTime = 5 * time.Second
-	slowRate  = 4 << 10 // bytes a second
+	slowRate  = 8 << 10 // bytes a second: the longest text is judged before a caller without a deadline of its own gives up, after 15 s
 )
 
 // stallLimit is how long a program has to take n bytes.
@@ -132,20 +132,15 @@ func (t *socketTypist) look(ctx context.Context) (terminalNow, error) {
 	}, nil
 }
 
-// frameMax is what one INPUT holds of a text for a seat that slices: half of its queue, so that there is
-// room for what a person types meanwhile.
-const frameMax = seat.MaxInput/2 + 64
-
-// paste types slice by slice, and the terminal taking them is the pace: the seat slices what it is sent, and
-// drops the slices that have not begun with the connection. To an older seat a slice is sent when the one
+// paste types at the pace of the terminal: the seat slices what it is sent, and drops the slices that have not
+// begun with the connection. To an older seat a slice is sent when the one
 // before it was acknowledged. A seat older still does not say whether its program reads whole lines; it takes
 // a text with a long one, or refuses it, as a whole.
 func (t *socketTypist) paste(ctx context.Context, text []byte, bracketed bool, goOn func() error) (typed int, err error) {
 	most := sliceMax
 	switch {
-	case t.conn.Version() >= seat.VersionSlices:
-		most = frameMax
-	case t.lines == seat.LinesUnknown && checkLines(text, 0) != nil:
+	case t.conn.Version() >= seat.VersionSlices,
+		t.lines == seat.LinesUnknown && checkLines(text, 0) != nil:
 		most = seat.MaxInput
 	}
 	for _, p := range slicesOf(text, bracketed, most) {

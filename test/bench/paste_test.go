@@ -17,6 +17,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/harness"
+	"github.com/cotal-ai/cotal-host/test/seatview"
 )
 
 // pasteBytes is one large paste; pastes is how many one agent takes.
@@ -83,28 +84,34 @@ func (p *barePaste) paste(b *testing.B, text []byte) time.Duration {
 
 // BenchmarkPaste64KiB: one input command of 64 KiB until the host says that it was taken, and beside each
 // the same bytes, in the same slices, written to a bare terminal until the same program says that it has them;
-// and the same command that is refused at once, which is what any command costs before it types.
+// the same bytes typed over the seat's socket, as the host types them; and the same command that is refused at
+// once, which is what any command costs before it types.
 func BenchmarkPaste64KiB(b *testing.B) {
 	w := harness.New(b)
 	w.Start(harness.HostOptions{})
 	c := w.Mesh()
 	text := strings.Repeat("the quick brown fox jumps over it", pasteBytes/32)[:pasteBytes]
 	enter := false
-	var paste, bare, pairs, refused samples
+	var paste, socket, bare, pairs, refused samples
 	var target *wire.Target
 	var direct *barePaste
+	var conn *seat.Conn
+	each := pastes / 2 // by command and by socket
 	for i := 0; b.Loop(); i++ {
-		if i%pastes == 0 {
-			l, err := harness.Launch(b.Context(), c, w.FakeArgs(fmt.Sprintf("taker%d", i/pastes), taker()))
+		if i%each == 0 {
+			name := fmt.Sprintf("taker%d", i/each)
+			l, err := harness.Launch(b.Context(), c, w.FakeArgs(name, taker()))
 			if err != nil {
 				b.Fatal(err)
 			}
 			target = &wire.Target{Owner: l.Acceptance.Owner, Actor: l.Acceptance.Actor, LifecycleUID: l.Acceptance.UID}
 			harness.Eventually(b, harness.DefaultWait, "the agent is ready", func() (bool, string) {
-				out := w.CLI("logs", fmt.Sprintf("taker%d", i/pastes)).OK().Stdout
+				out := w.CLI("logs", name).OK().Stdout
 				return strings.Contains(out, "ready"), out
 			})
 			direct = startBare(b, w)
+			conn = seatview.Dial(b, w, w.AwaitStatus(name, "running"), seat.RoleInput|seat.RoleControl, seat.FromLive)
+			b.Cleanup(func() { conn.Close() })
 		}
 		begun := time.Now()
 		var reply wire.InputReply
@@ -126,14 +133,21 @@ func BenchmarkPaste64KiB(b *testing.B) {
 			b.Fatal("a life that is none was typed into")
 		}
 		refused = append(refused, time.Since(begun))
+		begun = time.Now()
+		if n, err := conn.Input(b.Context(), []byte(text)); err != nil || n != pasteBytes {
+			b.Fatalf("%d bytes were typed over the socket: %v", n, err)
+		}
+		socket = append(socket, time.Since(begun))
 		bare = append(bare, direct.paste(b, []byte(text)))
 		pairs = append(pairs, paste[len(paste)-1]-bare[len(bare)-1])
 	}
 	b.ReportMetric(0, "ns/op")
 	paste.report(b, "paste")
 	refused.report(b, "refused")
+	socket.report(b, "socket")
 	bare.report(b, "bare")
 	pairs.report(b, "above-bare")
-	b.ReportMetric(bare.at(0.5)/paste.at(0.5), "speed-ratio")
+	b.ReportMetric(bare.at(0.5)/socket.at(0.5), "speed-ratio")
 	b.ReportMetric(1, "limit-speed-ratio")
+	b.ReportMetric(bare.at(0.5)/paste.at(0.5), "command-speed-ratio")
 }

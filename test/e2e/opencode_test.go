@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/charmbracelet/x/vt"
 
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
@@ -23,12 +26,13 @@ import (
 // agentWait bounds what a real agent program needs on a busy machine: it boots in 5 to 30 s.
 const agentWait = 120 * time.Second
 
-// stream is an attach stream: a viewer that reads everything a seat prints, from its first byte.
+// stream is an attach stream: a viewer that reads everything a seat prints, from its first byte, and shows it.
 type stream struct {
-	mu   sync.Mutex
-	next uint64
-	text []byte
-	err  error // a gap or a loss of order
+	mu     sync.Mutex
+	next   uint64
+	text   []byte
+	screen *vt.Emulator
+	err    error // a gap or a loss of order
 }
 
 // attach dials the seat's own socket, as cotal attach does on this machine. The host is not asked.
@@ -48,13 +52,24 @@ func attach(t *testing.T, seatDir string) *stream {
 		cancel()
 		t.Fatal(err)
 	}
-	s := &stream{}
-	done := make(chan struct{})
+	size := conn.Welcome()
+	s := &stream{screen: vt.NewEmulator(int(size.Cols), int(size.Rows))}
+	done, unasked := make(chan struct{}), make(chan struct{})
+	go func() { // what it would answer the program: this viewer only watches
+		defer close(unasked)
+		_, _ = io.Copy(io.Discard, s.screen)
+	}()
 	go func() {
 		defer close(done)
 		_ = conn.Run(ctx, seat.Handler{Output: s.output, Gap: s.gap})
 	}()
-	t.Cleanup(func() { cancel(); conn.Close(); <-done })
+	t.Cleanup(func() {
+		cancel()
+		conn.Close()
+		<-done
+		_ = s.screen.InputPipe().(io.Closer).Close() // Close of the emulator itself races with its reader
+		<-unasked
+	})
 	return s
 }
 
@@ -66,7 +81,8 @@ func (s *stream) output(seq uint64, p []byte) error {
 	}
 	s.next = seq + uint64(len(p))
 	s.text = append(s.text, p...)
-	return nil
+	_, err := s.screen.Write(p)
+	return err
 }
 
 func (s *stream) gap(from, to uint64) error {
@@ -77,11 +93,13 @@ func (s *stream) gap(from, to uint64) error {
 	return nil
 }
 
-// has reports whether the program printed text, whatever escape sequences stand around it.
-func (s *stream) has(text string) bool {
+// shows reports whether text is on the screen, or was printed in one piece. A program that draws only what
+// changed prints a text in pieces that are next to each other on the screen alone.
+func (s *stream) shows(text string) (bool, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return strings.Contains(string(s.text), text)
+	screen := s.screen.String()
+	return strings.Contains(screen, text) || strings.Contains(string(s.text), text), screen
 }
 
 func (s *stream) lossless(t *testing.T) {
@@ -158,7 +176,7 @@ func TestRealAgentSurvivesEveryKill(t *testing.T) {
 	}
 	answer := func(text string) {
 		t.Helper()
-		await(t, agentWait, "the answer "+text+" is on the attach stream", func() (bool, string) { return screen.has(text), "" })
+		await(t, agentWait, "the answer "+text+" is on the attach stream", func() (bool, string) { return screen.shows(text) })
 	}
 	same := func(when string) {
 		t.Helper()

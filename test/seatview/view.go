@@ -61,7 +61,7 @@ func Watch(t testing.TB, w *harness.World, row wire.AgentRow) *View {
 	return v
 }
 
-// Dial connects to a seat's own socket. The test closes it.
+// Dial connects to a seat's own socket, with RoleControl as its first host. The test closes it.
 func Dial(t testing.TB, w *harness.World, row wire.AgentRow, role seat.Role, from uint64) *seat.Conn {
 	t.Helper()
 	dir := filepath.Join(w.SeatRoot, row.SeatID)
@@ -75,7 +75,7 @@ func Dial(t testing.TB, w *harness.World, row wire.AgentRow, role seat.Role, fro
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), harness.DefaultWait)
 	defer cancel()
-	c, err := seat.Dial(ctx, seat.DialConfig{Socket: rec.Socket, Token: token, Role: role, From: from})
+	c, err := seat.Dial(ctx, seat.DialConfig{Socket: rec.Socket, Token: token, Role: role, From: from, Fence: 1})
 	if err != nil {
 		t.Fatalf("dial seat %s: %v", row.Name, err)
 	}

@@ -24,8 +24,9 @@ type typed struct {
 }
 
 // typeIn puts p behind what is still to be typed and answers when the terminal has taken all of it. What a
-// host types is written in slices, and those not begun go with its connection. The kernel takes about 4 KiB from a program that does not read; up to 64 KiB wait here, and more is
-// refused as busy. mu is held.
+// host types is written in slices, and those not begun go with its connection. The kernel takes about 4 KiB from
+// a program that does not read; up to 64 KiB of a host and 64 KiB of everybody else wait here, and more is
+// refused as busy: a long text of a host does not shut out a person. mu is held.
 func (s *server) typeIn(c *client, id uint32, p []byte) *seat.Error {
 	switch e := s.stale(c); {
 	case c.role&(seat.RoleInput|seat.RoleMirror) == 0:
@@ -36,7 +37,7 @@ func (s *server) typeIn(c *client, id uint32, p []byte) *seat.Error {
 		return seat.Refuse(seat.CodeNotRunning, "the seat is "+s.state.String())
 	case len(p) > seat.MaxInput:
 		return seat.Refuse(seat.CodeTooLarge, "an INPUT frame holds 65536 bytes")
-	case s.untyped()+len(p) > seat.MaxInput:
+	case s.untyped(c.role.Has(seat.RoleControl))+len(p) > seat.MaxInput:
 		c.answer(seat.AppendInputAck(nil, id, seat.InputBusy, 0))
 		return nil
 	}
@@ -72,10 +73,12 @@ func (s *server) onAnswer(c *client, id uint32, body []byte) *seat.Error {
 	return nil
 }
 
-// untyped counts the bytes that wait. mu is held.
-func (s *server) untyped() (n int) {
+// untyped counts the bytes that wait, those of a host or those of everybody else. mu is held.
+func (s *server) untyped(host bool) (n int) {
 	for _, q := range s.queue {
-		n += len(q.p)
+		if q.c.role.Has(seat.RoleControl) == host {
+			n += len(q.p)
+		}
 	}
 	return n
 }

@@ -298,6 +298,45 @@ func TestAHostsInputIsByteExactForASlowReader(t *testing.T) {
 	}
 }
 
+// The largest text of a host waits for its program, and what a person types meanwhile waits behind it.
+func TestALongTextOfAHostDoesNotShutOutAPerson(t *testing.T) {
+	h := prepared(t, script("stty raw -echo; echo ready; while [ ! -e go ]; do sleep 0.01; done; head -c 98304 > got; echo done; sleep 600"))
+	v := h.view(seat.RoleInput)
+	h.commit()
+	v.awaitText("ready")
+	host := h.dial(seat.RoleInput | seat.RoleControl)
+	text := bytes.Repeat([]byte("0123456789abcdef"), 64<<10/16)
+	persons := bytes.Repeat([]byte("m"), 32<<10)
+	typed := make(chan error, 3)
+	waits := func(least int) {
+		h.eventually("it waits", func() error {
+			if p := int(h.status().InputPending); p < least {
+				return fmt.Errorf("%d wait", p)
+			}
+			return nil
+		})
+	}
+	go func() { _, err := host.Input(testContext(t), text[:40<<10]); typed <- err }()
+	waits(1) // the terminal is full, of 4 to 20 KiB
+	first := int(h.status().InputPending)
+	go func() { _, err := host.Input(testContext(t), text[40<<10:]); typed <- err }()
+	waits(first + 24<<10)
+	go func() { _, err := v.conn.Input(testContext(t), persons); typed <- err }()
+	waits(first + 24<<10 + len(persons))
+	if err := os.WriteFile(filepath.Join(h.launch.Cwd, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := <-typed; err != nil {
+			t.Error(err)
+		}
+	}
+	v.awaitText("done")
+	if got, _ := os.ReadFile(filepath.Join(h.launch.Cwd, "got")); !bytes.Equal(got, append(text, persons...)) {
+		t.Errorf("%d bytes arrived, or others", len(got))
+	}
+}
+
 // proves: RT-10
 func TestAHostThatGivesUpStopsBetweenSlices(t *testing.T) {
 	h := prepared(t, script("stty raw -echo; echo ready; while [ ! -e go ]; do sleep 0.01; done; cat > got"))

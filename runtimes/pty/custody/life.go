@@ -247,7 +247,7 @@ func (s *server) status(c *client) seat.Status {
 		State: s.state, Seat: s.self, Agent: s.agent, Role: c.role, Rows: s.rows, Cols: s.cols,
 		First: s.oldest(), Next: s.ring.next, Modes: s.modeBits.Load(), Fence: s.fence,
 		Code: int32(s.exit.Code), CodeKnown: s.exit.CodeKnown, // zero before the exit
-		InputPending: uint32(s.untyped()), Typed: seat.TypedOf(s.typedAt),
+		InputPending: uint32(s.untyped(true) + s.untyped(false)), Typed: seat.TypedOf(s.typedAt),
 	}
 	st.AskFrom, st.AskTo = s.questions.Range()
 	if s.exit.Signal != "" {
