@@ -258,7 +258,8 @@ func (s *Sessions) claim() (release func(), err *wire.Error) {
 
 // Grant opens a session on the terminal of a seat and returns the grant of it. The order is: the same life, which
 // runs; a place; the terminal; the rails, which the server has confirmed. After each step that takes time the life
-// is looked at again. Every refusal is not-executed and leaves nothing behind.
+// is looked at again. Every refusal is not-executed and leaves nothing behind, but one that comes after the keyboard
+// was taken from another terminal: its outcome is unknown.
 //
 // Errors: *wire.Error expired, failed-precondition (not running; replaced meanwhile; the runtime has no stream),
 // resource-exhausted (names --max-sessions), conflict (somebody else has the keyboard), unavailable.
@@ -316,6 +317,7 @@ func (s *Sessions) grant(ctx context.Context, caller wire.Caller, target wire.Ta
 	defer func() {
 		if err != nil {
 			v.conn.Close()
+			err = v.refused(row, err)
 		}
 	}()
 	if err := s.same(target, row); err != nil {

@@ -18,6 +18,7 @@ import (
 type view struct {
 	conn    *seat.Conn
 	writer  bool
+	took    bool // the keyboard, perhaps from another terminal
 	session *session
 	welcome seat.Status
 
@@ -91,6 +92,7 @@ func (s *Sessions) openTerminal(ctx context.Context, row wire.AgentRow, args wir
 			cfg.Role, cfg.Rows, cfg.Cols = seat.RoleOutput, 0, 0
 		}
 	}
+	v.took = v.writer && args.Takeover && before.Attached > 0
 	v.welcome = v.conn.Welcome()
 	v.own = ownFrom(v.welcome)
 	v.shown.Store(v.welcome.Modes)
@@ -102,6 +104,19 @@ func (s *Sessions) openTerminal(ctx context.Context, row wire.AgentRow, args wir
 
 func unreachable(row wire.AgentRow, err error) *wire.Error {
 	return wire.Refuse(wire.CodeUnavailable, "reach the terminal of %s: %v", row.Name, err)
+}
+
+// refused is the refusal of an attach whose view was open already. A terminal that had the keyboard before does not
+// get it back.
+func (v *view) refused(row wire.AgentRow, err error) error {
+	if !v.took {
+		return err
+	}
+	code := codeOf(err)
+	if code == "" {
+		code = wire.CodeUnavailable
+	}
+	return wire.Fail(code, "%v; a terminal that had the keyboard of %s has lost it", err, row.Name)
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
