@@ -37,6 +37,7 @@ type plan struct {
 	warnings []string
 	restart  *journal.Restart // nil: it is not started again when it ends by itself
 	session  string           // to be reopened, by a process that follows another
+	effects  bool             // something was done already that a refusal does not undo
 }
 
 // order is what is asked for: a spawn, or the launch of an agent of a run, whose profile is its own authority.

@@ -36,6 +36,7 @@ func (s *Set) take(ctx context.Context, key goal.Key, fingerprint string, p *pla
 		if held.by.kind != claimRetiring {
 			return nil, acc, false, held.refusal()
 		}
+		p.effects = true
 		if !s.redrive(ctx, held.by.uid) {
 			return nil, acc, false, held.refusal()
 		}

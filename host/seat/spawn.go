@@ -54,7 +54,9 @@ func (s *Set) Spawn(ctx context.Context, caller wire.Caller, id, fingerprint str
 }
 
 // start is Spawn for any order.
-func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (wire.Acceptance, error) {
+func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (_ wire.Acceptance, err error) {
+	var p *plan
+	defer func() { err = p.claims(err) }()
 	key := goal.KeyOf(o.caller, id)
 	if err := s.cfg.Goals.Ready(); err != nil {
 		return wire.Acceptance{}, err
@@ -62,8 +64,7 @@ func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (wire.
 	if acc, ok, err := s.accepted(ctx, key, fingerprint); ok || err != nil {
 		return acc, err
 	}
-	p, err := s.plan(ctx, o)
-	if err != nil {
+	if p, err = s.plan(ctx, o); err != nil {
 		return wire.Acceptance{}, err
 	}
 	minted, err := mint(p.facts)
@@ -123,6 +124,18 @@ func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (wire.
 		a.launch(lctx, p, minted)
 	})
 	return acc, nil
+}
+
+// claims is how a spawn tells of an error. A refusal behind an effect, the teardown of another life that was driven
+// again, leaves that effect standing: it is not said that nothing was done.
+func (p *plan) claims(err error) error {
+	refused := wire.ErrorFrom(err)
+	if p == nil || !p.effects || refused == nil || refused.Outcome != wire.OutcomeNotExecuted {
+		return err
+	}
+	told := *refused
+	told.Outcome = wire.OutcomeUnknown
+	return &told
 }
 
 // unaccepted gives back what a spawn reserved that was not accepted.

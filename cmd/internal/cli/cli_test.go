@@ -27,6 +27,7 @@ func TestCodeOf(t *testing.T) {
 		"any failure":                                  {errors.New("x"), Refused},
 		"an error that names its code":                 {fmt.Errorf("a: %w", Fail(Partial, "x")), Partial},
 		"a refusal without effect":                     {wire.Refuse(wire.CodeFailedPrecondition, "x"), Refused},
+		"a refusal that waits for an earlier end":      {wire.Fail(wire.CodeFailedPrecondition, "x").With(wire.DetailLifecycleBlocked, nil), Refused},
 		"a refusal that cannot say":                    {wire.Fail(wire.CodeInternal, "x"), Uncertain},
 		"a seat the host does not know":                {wire.Refuse(wire.CodeNotFound, "x"), NotFound},
 		"a seat that was replaced":                     {wire.Refuse(wire.CodeExpired, "x"), NotFound},

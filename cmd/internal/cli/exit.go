@@ -101,6 +101,10 @@ func codeOfWire(e *wire.Error) Code {
 	case wire.CodeNotFound, wire.CodeExpired:
 		return NotFound
 	}
+	// What waits for the end of another life was not begun; how far that end is, is what it does not claim.
+	if _, held := e.Detail(wire.DetailLifecycleBlocked); held {
+		return Refused
+	}
 	// A refusal that cannot say whether it had an effect is what "uncertain" is for.
 	if e.Outcome == wire.OutcomeUnknown {
 		return Uncertain
