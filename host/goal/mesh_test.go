@@ -357,7 +357,7 @@ func statusOf(t *testing.T, p []byte) string {
 // A submission that is repeated gets the identical acceptance, from whichever host and incarnation, before
 // and after the end; another one under the same id is refused. Nothing is started by either.
 //
-// proves: GOAL-3, GOAL-10, GOAL-23
+// proves: GOAL-3, GOAL-10, GOAL-23, OUT-8
 func TestARepeatedSubmissionIsAnsweredAlike(t *testing.T) {
 	m := newMesh(t)
 	a, b := m.host().boot().serve(), m.host().boot().serve()
@@ -418,7 +418,7 @@ func TestAGoalIsToldToItsOwnCallerAlone(t *testing.T) {
 	}
 }
 
-// proves: GOAL-4, GOAL-20
+// proves: GOAL-4, GOAL-20, OUT-8
 func TestNothingIsAcceptedBeforeTheGoalsAreLookedThrough(t *testing.T) {
 	h := newMesh(t).host().boot()
 	_, _, err := h.submit(goal.KeyOf(caller, "g1"), fingerprintOf("a"))
@@ -524,6 +524,8 @@ func TestAnEndThatWasDecidedDuringAnOutageReachesTheMeshLater(t *testing.T) {
 }
 
 // A spawn while the broker is away is refused and leaves nothing, here or there.
+//
+// proves: GOAL-4, OUT-8
 func TestAnAcceptanceWithoutMeshIsNotExecuted(t *testing.T) {
 	m := newMesh(t)
 	h := m.host().boot().serve()

@@ -65,6 +65,17 @@ func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 		if m["instanceId"] != r.instance || m["agentCount"] != 1.0 || m["classSpawn"] != true || m["custody"] != "custodied" {
 			t.Errorf("status %v", m)
 		}
+		states := map[any]any{}
+		for _, c := range m["connectors"].([]any) {
+			row := r.members("connector", json.RawMessage(text(c)), "agent state binaries", "reason")
+			if _, ok := row["binaries"].(map[string]any); !ok || row["state"] == "unavailable" && row["reason"] == nil {
+				t.Errorf("connector %v", row)
+			}
+			states[row["agent"]] = row["state"]
+		}
+		if states["command"] != "available" {
+			t.Errorf("connectors are %v", states)
+		}
 	})
 	t.Run("ps", func(t *testing.T) {
 		r := r.under(t)
