@@ -121,6 +121,9 @@ func (out Profile) CheckModels(policy map[string]config.ModelRule) error {
 	refuse := func(field, value string, by Origin, allowed []string) error {
 		what := field + " " + value
 		switch {
+		case value == "" && len(allowed) > 0:
+			return precondition("modelPolicy: %s: role %s may run on %s %s only, and no %s is named: say --%s %s; nothing was launched",
+				source, out.Role, field, strings.Join(allowed, ", "), field, field, allowed[0])
 		case value == "":
 			what = "no " + field
 		case by == FromFlag:

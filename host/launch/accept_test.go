@@ -201,15 +201,15 @@ func TestModelPolicy(t *testing.T) {
 		"a model that is listed":                   {wire.SpawnArgs{Name: "r"}, p("reviewer", "p/b", "any"), ""},
 		"one that is not, of the persona":          {wire.SpawnArgs{Name: "r"}, p("reviewer", "p/old", ""), "persona /w/p.md: model p/old of its definition is not what role reviewer may run on: p/a, p/b; nothing was launched"},
 		"one that is not, of the request":          {wire.SpawnArgs{Name: "r", Model: ptr("p/x")}, p("reviewer", "p/a", ""), "model p/x of the request"},
-		"no model":                                 {wire.SpawnArgs{Name: "r"}, p("reviewer", "", ""), "persona /w/p.md: no model is not"},
+		"no model":                                 {wire.SpawnArgs{Name: "r"}, p("reviewer", "", ""), "persona /w/p.md: role reviewer may run on model p/a, p/b only, and no model is named: say --model p/a; nothing was launched"},
 		"the request makes it a listed one":        {wire.SpawnArgs{Name: "r", Model: ptr("p/a")}, p("reviewer", "p/old", ""), ""},
 		"the request gives it a role with a rule":  {wire.SpawnArgs{Name: "r", Role: "reviewer"}, p("writer", "p/x", ""), "role reviewer"},
 		"a part of an id is not the id":            {wire.SpawnArgs{Name: "r"}, p("reviewer", "p/", ""), "model p/ of its definition"},
 		"a variant that is listed":                 {wire.SpawnArgs{Name: "r"}, p("tester", "p/a", "high"), ""},
 		"one that is not":                          {wire.SpawnArgs{Name: "r", Variant: ptr("max")}, p("tester", "p/a", "high"), "variant max of the request is not what role tester may run on: low, high"},
-		"no variant where there is a list of them": {wire.SpawnArgs{Name: "r"}, p("tester", "p/a", ""), "no variant is not"},
+		"no variant where there is a list of them": {wire.SpawnArgs{Name: "r"}, p("tester", "p/a", ""), "role tester may run on variant low, high only, and no variant is named: say --variant low"},
 		"launch options could say another one":     {wire.SpawnArgs{Name: "r", LaunchOptions: map[string]any{"a": 1}}, p("reviewer", "p/a", ""), "no launch options may be given"},
-		"a program without persona":                {wire.SpawnArgs{Name: "r", Role: "reviewer"}, nil, "the request: no model"},
+		"a program without persona":                {wire.SpawnArgs{Name: "r", Role: "reviewer"}, nil, "the request: role reviewer may run on model p/a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := Resolve(tc.args, tc.p, Defaults{})

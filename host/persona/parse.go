@@ -360,25 +360,30 @@ func nearest(key string) string {
 	return best
 }
 
+// distance counts the edits between two words: a letter more, less or another, or two neighbours in each other's
+// place, which is the commonest slip of all.
 func distance(a, b string) int {
 	if len(a) > 32 {
 		return len(a)
 	}
-	prev := make([]int, len(b)+1)
+	before, prev := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range prev {
 		prev[j] = j
 	}
 	for i := range len(a) {
-		diag := prev[0]
-		prev[0] = i + 1
+		row := make([]int, len(b)+1)
+		row[0] = i + 1
 		for j := range len(b) {
 			cost := 1
 			if a[i] == b[j] {
 				cost = 0
 			}
-			next := min(prev[j+1]+1, prev[j]+1, diag+cost)
-			diag, prev[j+1] = prev[j+1], next
+			row[j+1] = min(prev[j+1]+1, row[j]+1, prev[j]+cost)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
 		}
+		before, prev = prev, row
 	}
 	return prev[len(b)]
 }

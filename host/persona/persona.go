@@ -151,7 +151,7 @@ func Load(root, ref string) (Persona, error) {
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Persona{}, NotFound(ref, path)
+		return Persona{}, NotFound(root, ref, path)
 	}
 	if err != nil {
 		return Persona{}, &Error{Kind: ErrSource, Path: path, Msg: reason(err)}
@@ -180,7 +180,7 @@ func LoadFile(root, config string) (Persona, error) {
 	path = filepath.Clean(path)
 	real, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Persona{}, NotFound(config, path)
+		return Persona{}, NotFound(root, config, path)
 	}
 	if err != nil {
 		return Persona{}, &Error{Kind: ErrSource, Path: path, Msg: reason(err)}
@@ -199,11 +199,41 @@ func reallyWithin(dir, real string) bool {
 	return err == nil && within(dir, real)
 }
 
-// NotFound is the error for a persona that is not there, or not for who asks: the two are told apart by nobody.
-func NotFound(ref, path string) *Error {
+// NotFound is the error for a persona that is not there, or not for who asks: the two are told apart by nobody. It
+// names those that there are, which everybody who may start seats may list.
+func NotFound(root, ref, path string) *Error {
+	name := strings.TrimSuffix(filepath.Base(ref), ".md")
+	if CheckName(name) != nil {
+		name = "<name>"
+	}
 	return &Error{Kind: ErrNotFound, Path: path, Msg: fmt.Sprintf(
-		"no persona %q: there is no file %s; create it, starting with the lines --- / name: <name> / --- and then the persona text, "+
-			"or spawn without one: cotal spawn --agent command --name <name> -- <program>", ref, path)}
+		"no persona %q: there is no file %s; %s; create it, starting with the lines --- / name: %s / agent: <connector> / --- and then "+
+			"the persona text, or spawn without one: cotal spawn --agent command --name %s -- <program> (a request says agent, and identity as well as name)",
+		ref, path, there(root, ref), name, name)}
+}
+
+// maxNamed is how many personas an error names.
+const maxNamed = 12
+
+// there says which personas the workspace has beside ref.
+func there(root, ref string) string {
+	files, err := os.ReadDir(Dir(root)) // in the order of names
+	if err != nil {
+		return "the workspace has no personas"
+	}
+	var names []string
+	for _, f := range files {
+		if name, ok := strings.CutSuffix(f.Name(), ".md"); ok && !f.IsDir() && name != ref && CheckName(name) == nil {
+			names = append(names, name)
+		}
+	}
+	switch n := len(names); {
+	case n == 0:
+		return "the workspace has no other personas"
+	case n > maxNamed:
+		return fmt.Sprintf("there are %s and %d more", strings.Join(names[:maxNamed], ", "), n-maxNamed)
+	}
+	return "there are " + strings.Join(names, ", ")
 }
 
 // reason strips the path from an os error: the message has it already.

@@ -3,6 +3,7 @@ package persona
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -123,7 +124,9 @@ func TestTheNameComesFromTheFileNotFromTheReference(t *testing.T) {
 
 // proves: PERS-2
 func TestAMissingPersonaSaysWhereAndHow(t *testing.T) {
-	root := workspace(t, nil)
+	root := workspace(t, map[string]string{
+		".cotal/agents/shell.md": "---\nname: shell\n---\n", ".cotal/agents/opencode.md": "---\nname: opencode\n---\n", ".cotal/agents/notes.txt": "x",
+	})
 	for name, load := range map[string]func() (Persona, error){
 		"by reference": func() (Persona, error) { return Load(root, "ghost") },
 		"by config":    func() (Persona, error) { return LoadFile(root, "ghost.md") },
@@ -134,11 +137,34 @@ func TestAMissingPersonaSaysWhereAndHow(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		for _, want := range []string{"ghost.md", "create it", "cotal spawn --agent command --name"} {
+		others := "there are opencode, shell;"
+		if name == "no directory" {
+			others = "the workspace has no personas;"
+		}
+		for _, want := range []string{"ghost.md", others, "create it", "name: ghost / agent: <connector> /", "cotal spawn --agent command --name ghost -- <program>", "identity as well as name"} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %q does not say %q", name, err, want)
 			}
 		}
+	}
+}
+
+func TestAMissingPersonaIsToldLikeOneOfSomebodyElse(t *testing.T) {
+	root := workspace(t, map[string]string{".cotal/agents/theirs.md": "---\nname: theirs\n---\n", ".cotal/agents/mine.md": "---\nname: mine\n---\n"})
+	hidden := NotFound(root, "theirs", filepath.Join(Dir(root), "theirs.md")).Error()
+	if err := os.Remove(filepath.Join(Dir(root), "theirs.md")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(root, "theirs"); err == nil || err.Error() != hidden {
+		t.Errorf("of one that is not there: %v, of somebody else's: %s", err, hidden)
+	}
+	for i := range 20 {
+		if err := os.WriteFile(filepath.Join(Dir(root), fmt.Sprintf("p%02d.md", i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Load(root, "theirs"); err == nil || !strings.Contains(err.Error(), "p10 and 9 more;") {
+		t.Errorf("of many: %v", err)
 	}
 }
 
@@ -292,6 +318,9 @@ func TestWhatPeopleWriteIsAccepted(t *testing.T) {
 		"a rule in the body":                  {"---\nname: a\n---\na\n---\nb", func(p Persona) bool { return p.Body == "a\n---\nb" }},
 		"a misspelt key is kept and noticed": {"---\nname: a\nmodle: x\n---\n", func(p Persona) bool {
 			return p.Meta["modle"] == "x" && len(p.Warnings) == 1 && strings.Contains(p.Warnings[0], "line 3: modle is kept as metadata; did you mean model?")
+		}},
+		"two letters in each other's place are one slip": {"---\nname: a\nroel: x\n---\n", func(p Persona) bool {
+			return p.Meta["roel"] == "x" && len(p.Warnings) == 1 && strings.Contains(p.Warnings[0], "did you mean role?")
 		}},
 		"a key of one's own is no mistake": {"---\nname: a\nticket: X-1\n---\n", func(p Persona) bool { return p.Meta["ticket"] == "X-1" && p.Warnings == nil }},
 		"quoted option values stay text": {"---\nname: a\nlaunchOptions: {x: \"1\", y: 2026-01-01T00:00:00Z}\n---\n", func(p Persona) bool {

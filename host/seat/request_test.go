@@ -214,7 +214,7 @@ func TestTheModelPolicyIsReadForEverySpawn(t *testing.T) {
 	configure("[modelPolicy.reviewer]\nmodels = [\"m/new\"]\n")
 	refused("model m/old of its definition is not what role reviewer may run on: m/new; nothing was launched",
 		func() (wire.Acceptance, error) { return w.spawn(wire.NewID(), args) })
-	refused("agent planned of run run1: no model is not", func() (wire.Acceptance, error) {
+	refused("agent planned of run run1: role reviewer may run on model m/new only", func() (wire.Acceptance, error) {
 		return w.launch(wire.NewID(), wire.LaunchArgs{RunID: "run1", Name: "planned", Spec: launchSpec("run1", "main", map[string]any{"name": "planned", "agent": "recording", "role": "reviewer"})})
 	})
 	configure("[modelPolicy.reviewer]\nmodel = \"m/old\"\n")

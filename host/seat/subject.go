@@ -82,7 +82,7 @@ func (s *Set) personaFor(c wire.Caller, args wire.SpawnArgs, admin bool) (*perso
 		if args.Config != "" {
 			ref = args.Config
 		}
-		return nil, launch.PersonaRefusal(persona.NotFound(ref, p.Path)).Wire()
+		return nil, launch.PersonaRefusal(persona.NotFound(s.cfg.Root, ref, p.Path)).Wire()
 	}
 	return p, nil
 }
