@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/host/goal"
@@ -12,27 +13,54 @@ import (
 // milliseconds; with one that does not, reads are served and spawns are refused until it does.
 const reconcileWait = 2 * time.Second
 
+// streams is what the journal knows of the streams of the broker.
+type streams struct {
+	h      *Host
+	scope  string
+	mu     sync.Mutex
+	unread error // why the journal could not be asked
+}
+
+func (h *Host) streams() *streams {
+	s := &streams{h: h, scope: "embedded/"} // what an embedded broker had another one need not have
+	if h.cfg.Server != "" {
+		s.scope = "external/"
+	}
+	return s
+}
+
+// known reports whether this host has used a stream before. What cannot be read is not absent.
+func (s *streams) known(name string) bool {
+	known, err := s.h.journal.Known(s.scope + name)
+	if err != nil {
+		s.mu.Lock()
+		s.unread = err
+		s.mu.Unlock()
+	}
+	return known || err != nil
+}
+
+// made remembers that this host uses a stream from now on.
+func (s *streams) made(ctx context.Context) func(string) error {
+	return func(name string) error { return s.h.journal.SetKnown(ctx, s.scope+name) }
+}
+
+// why is err, or that the journal could not be asked, which explains it.
+func (s *streams) why(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unread != nil {
+		return fmt.Errorf("ask the journal which streams are in use: %w", s.unread)
+	}
+	return err
+}
+
 // openRecords opens the durable state of the space on its broker, and the goals over it.
 func (h *Host) openRecords(ctx context.Context) error {
-	// What an embedded broker had another one need not have.
-	scope := "embedded/"
-	if h.cfg.Server != "" {
-		scope = "external/"
-	}
-	var unread error
-	known := func(name string) bool {
-		known, err := h.journal.Known(scope + name)
-		if err != nil {
-			unread = err
-		}
-		return known || err != nil // what cannot be read is not absent
-	}
+	s := h.streams()
 	var err error
-	h.records, err = h.bus.Records(ctx, h.cfg.Space, known, func(name string) error { return h.journal.SetKnown(ctx, scope+name) })
-	if unread != nil {
-		return fmt.Errorf("open records: %w", unread)
-	}
-	if err != nil {
+	h.records, err = h.bus.Records(ctx, h.cfg.Space, s.known, s.made(ctx))
+	if err = s.why(err); err != nil {
 		return err
 	}
 	h.goals = goal.New(goal.Config{

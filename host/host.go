@@ -381,7 +381,8 @@ func (h *Host) serve(ctx context.Context, url, tokenFile string, runtimeErr erro
 const (
 	pruneEvery = 10 * time.Minute
 	keepRows   = 64
-	keepFor    = 24 * time.Hour // a retried request finds its goal for at least this long
+	keepSeats  = time.Hour      // as long as an ended seat is told of
+	keepGoals  = 24 * time.Hour // a retried request finds its goal for at least this long
 )
 
 func (h *Host) pruneLoop() {
@@ -390,7 +391,7 @@ func (h *Host) pruneLoop() {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		err := h.journal.Update(ctx, func(tx *journal.Tx) error {
-			_, _, err := tx.Prune(time.Now(), keepRows, keepFor)
+			_, _, err := tx.Prune(time.Now(), keepRows, keepSeats, keepGoals)
 			return err
 		})
 		cancel()

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -35,22 +34,11 @@ type inhabitant struct {
 func (h *Host) openMessaging(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, presenceStart)
 	defer cancel()
-	var kerr error
-	known := func(name string) bool {
-		known, err := h.journal.Known(name)
-		if err != nil {
-			kerr = err
-		}
-		return known || err != nil // what cannot be read is not absent
-	}
-	made := func(name string) error { return h.journal.SetKnown(ctx, name) }
-	if err := h.bus.SetUpMessaging(ctx, h.cfg.Space, known, made); err != nil {
-		if kerr != nil {
-			return fmt.Errorf("%w (%w)", err, kerr)
-		}
+	s := h.streams()
+	err := s.why(h.bus.SetUpMessaging(ctx, h.cfg.Space, s.known, s.made(ctx)))
+	if err != nil {
 		return err
 	}
-	var err error
 	if h.mesh.self, err = h.bus.Mesh(h.cfg.Space, managerCaller(h.inst.ID), "manager"); err != nil {
 		return err
 	}

@@ -127,7 +127,7 @@ func contractOf(ctx context.Context, c *cli.Client, endpoint string) (*mesh.Cont
 	contract, err := c.Describe(ctx, endpoint, instance)
 	switch {
 	case errors.Is(err, mesh.ErrNoResponder) && endpoint != wire.EndpointManager:
-		return nil, cli.Fail(cli.Unreachable, "nobody in space %s serves endpoint %s: %w", c.Endpoint.Space, endpoint, err)
+		return nil, cli.Fail(cli.NotFound, "nobody in space %s serves an endpoint %s; the host is the endpoint %s", c.Endpoint.Space, endpoint, wire.EndpointManager)
 	case err != nil:
 		return nil, c.Unanswered(err)
 	}
@@ -169,6 +169,9 @@ func modesOf(d wire.CommandDecl) string {
 
 func printCommand(w io.Writer, endpoint string, c describedCommand) error {
 	fmt.Fprintf(w, "command  %s of %s\n", c.Name, cli.OneLine(endpoint))
+	if c.Summary != "" {
+		fmt.Fprintf(w, "does     %s\n", cli.OneLine(c.Summary))
+	}
 	fmt.Fprintf(w, "grant    %s\n", c.Capability)
 	if c.Targeted {
 		fmt.Fprintf(w, "acts on  %s\n", modesOf(c.CommandDecl))

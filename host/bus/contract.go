@@ -68,7 +68,7 @@ func NewContract(endpoint, owner, urn string, revision int64, commands map[strin
 		}
 		doc.Commands = append(doc.Commands, wire.CommandDecl{
 			Name: name, Class: c.Class, Targeted: c.Targeted, Modes: c.Modes, Capability: c.Capability,
-			InputDigest: c.Input.Digest(), OutputDigest: c.Output.Digest(),
+			InputDigest: c.Input.Digest(), OutputDigest: c.Output.Digest(), Summary: c.Summary,
 		})
 		c.Input.Artifacts(out.Artifacts)
 		c.Output.Artifacts(out.Artifacts)

@@ -23,8 +23,9 @@ func TestHandlerFailures(t *testing.T) {
 		return bus.Command{Handler: bus.HandlerOf(func(context.Context, *bus.Request) (any, error) { return fn() })}
 	}
 	serve(t, connectBus(t, bus.Config{InProcess: br.InProcess()}), bus.EndpointConfig{Commands: map[string]bus.Command{
-		"panic": handler(func() (any, error) { panic("secret detail") }),
-		"plain": handler(func() (any, error) { return nil, errors.New("disk is full") }),
+		"panic":  handler(func() (any, error) { panic("secret detail") }),
+		"plain":  handler(func() (any, error) { return nil, errors.New("disk is full") }),
+		"within": handler(func() (any, error) { return nil, fmt.Errorf("read journal: %w", context.DeadlineExceeded) }),
 		"coded": handler(func() (any, error) {
 			return nil, fmt.Errorf("spawn: %w", wire.Refuse(wire.CodeNotFound, "no persona x"))
 		}),
@@ -47,6 +48,7 @@ func TestHandlerFailures(t *testing.T) {
 		{"panic", wire.CodeInternal, "panic", wire.OutcomeUnknown},
 		{"check", wire.CodeInternal, "check", wire.OutcomeNotExecuted},
 		{"plain", wire.CodeFailedPrecondition, "disk is full", wire.OutcomeUnknown},
+		{"within", wire.CodeUnavailable, "read journal", wire.OutcomeUnknown},
 		{"coded", wire.CodeNotFound, "no persona x", wire.OutcomeNotExecuted},
 		{"silent", wire.CodeUnavailable, "", wire.OutcomeUnknown},
 		{"huge", wire.CodeResourceExhausted, "bytes", wire.OutcomeExecuted},

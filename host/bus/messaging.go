@@ -108,11 +108,7 @@ func (b *Bus) SetUpMessaging(ctx context.Context, space string, known func(name 
 	for _, c := range stores {
 		go func() { results <- js.openMessages(ctx, c, known(c.Name)) }()
 	}
-	var errs []error
-	for range stores {
-		errs = append(errs, <-results)
-	}
-	if err = errors.Join(errs...); err == nil {
+	if err = opened(results, len(stores), "messages"); err == nil {
 		err = js.channelDefaults(ctx)
 	}
 	for _, c := range stores {
@@ -132,9 +128,7 @@ func (r *Records) openMessages(ctx context.Context, want messageStore, known boo
 	var refusal *apiError
 	if err != nil && errors.As(err, &refusal) && refusal.ErrCode == jsStreamNotFound {
 		if known && want.lasting {
-			return fmt.Errorf("%w: this host has used stream %s, and the broker has no such stream: bring the broker's store "+
-				"back from a backup, or connect to the broker that has it; to give up the messages in it, move journal.db away: "+
-				"seats are found without it", ErrStoreLost, want.Name)
+			return lostStore(want.Name)
 		}
 		raw, err = r.api(ctx, "STREAM.CREATE."+want.Name, want)
 		if err != nil && errors.As(err, &refusal) && refusal.ErrCode == jsStreamNameInUse {

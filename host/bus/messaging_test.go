@@ -149,6 +149,15 @@ func TestAMessageStreamThatIsGoneIsNotMadeAnew(t *testing.T) {
 	if _, err := js.StreamInfo("KV_cotal_presence_main"); err != nil {
 		t.Error(err)
 	}
+	for _, name := range []string{"CHAT_main", "DM_main"} {
+		if err := js.DeleteStream(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := b.SetUpMessaging(t.Context(), "main", book.known, book.made)
+	if !errors.Is(err, bus.ErrStoreLost) || !strings.Contains(err.Error(), "messages in CHAT_main, DM_main") || strings.Count(err.Error(), "journal.db") != 1 {
+		t.Errorf("two are gone: %v", err)
+	}
 }
 
 func TestAStreamThatCannotServeIsRefused(t *testing.T) {

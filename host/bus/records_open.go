@@ -138,23 +138,7 @@ func (b *Bus) Records(ctx context.Context, space string, known func(name string)
 	for _, c := range stores {
 		go func() { results <- r.open(ctx, c, known(c.Name)) }()
 	}
-	var errs []error
-	var lost []string
-	for range stores {
-		err := <-results
-		if gone := lostStore(""); errors.As(err, &gone) {
-			lost = append(lost, string(gone))
-			continue
-		}
-		errs = append(errs, err)
-	}
-	if len(lost) > 0 {
-		slices.Sort(lost)
-		errs = append(errs, fmt.Errorf("%w: this host has kept records in %s, and the broker has no such stream: "+
-			"bring the broker's store back from a backup, or connect to the broker that has it; "+
-			"to give up what was recorded there, move journal.db away: seats are found without it", ErrStoreLost, strings.Join(lost, ", ")))
-	}
-	err = errors.Join(errs...)
+	err = opened(results, len(stores), "records")
 	for _, c := range stores {
 		if err == nil && !known(c.Name) {
 			err = made(c.Name)
@@ -171,6 +155,28 @@ func (b *Bus) Records(ctx context.Context, space string, known func(name string)
 type lostStore string
 
 func (s lostStore) Error() string { return "stream " + string(s) + " is gone" }
+
+// opened collects the results of n streams that were opened side by side. Those that are gone are told of once, with
+// what can be done; what says what this host kept in them.
+func opened(results <-chan error, n int, what string) error {
+	var errs []error
+	var lost []string
+	for range n {
+		err := <-results
+		if gone := lostStore(""); errors.As(err, &gone) {
+			lost = append(lost, string(gone))
+			continue
+		}
+		errs = append(errs, err)
+	}
+	if len(lost) > 0 {
+		slices.Sort(lost)
+		errs = append(errs, fmt.Errorf("%w: this host has kept %s in %s, and the broker has no such stream: "+
+			"bring the broker's store back from a backup, or connect to the broker that has it; "+
+			"to give up what was kept there, move journal.db away: seats are found without it", ErrStoreLost, what, strings.Join(lost, ", ")))
+	}
+	return errors.Join(errs...)
+}
 
 // open finds or makes one stream.
 func (r *Records) open(ctx context.Context, want storeConfig, known bool) error {

@@ -64,7 +64,8 @@ func (r *Request) Fingerprint() (string, error) { return wire.Fingerprint(r.Subj
 type Handler func(ctx context.Context, req *Request) (data any, err *wire.Error)
 
 // HandlerOf makes a Handler of a function that returns plain errors: a *wire.Error in the chain is
-// sent as it is, anything else as failed-precondition with its text, outcome unknown.
+// sent as it is, anything else as failed-precondition with its text, outcome unknown; unavailable where
+// something was not answered in time.
 func HandlerOf(fn func(ctx context.Context, req *Request) (any, error)) Handler {
 	return func(ctx context.Context, req *Request) (any, *wire.Error) {
 		data, err := fn(ctx, req)
@@ -103,6 +104,8 @@ type Command struct {
 	Modes    []wire.Authz
 	// Capability is the class of commands it is granted with; default the endpoint's name.
 	Capability string
+	// Summary says what it does, for people (wire.CommandDecl).
+	Summary string
 	// InstanceOnly commands are not served on the class and scatter rails. They are the host's own
 	// affairs (shutdown) and have a limit of their own: a saturated host can still be stopped.
 	InstanceOnly bool
@@ -110,7 +113,8 @@ type Command struct {
 	// often the very thing that is to be ended.
 	Ends bool
 	// Read marks a command that changes nothing. Reads have their own limit, so that they answer
-	// while effects (spawns) are saturated.
+	// while effects (spawns) are saturated; those with a target have another one, since a seat that hangs
+	// keeps whoever looks at it waiting.
 	Read bool
 	// CheckArgs refuses arguments before the handler runs (outcome not-executed); nil checks nothing
 	// beyond Input. It comes first, because it names the field.
@@ -143,7 +147,7 @@ type EndpointConfig struct {
 	// deadline, up to MaxQueued (default 1024) together with those that run; beyond that they are
 	// refused resource-exhausted.
 	MaxInFlight int
-	// MaxReads is how many reads run at once; default 16.
+	// MaxReads is how many reads run at once, with a target and without; default 16 of each.
 	MaxReads  int
 	MaxQueued int
 	Log       hclog.Logger
@@ -161,7 +165,7 @@ type Service struct {
 	ctx    context.Context // ends on Close; parent of every handler's context
 	cancel context.CancelFunc
 
-	reads, effects, ends, own *gate // one for each sort of command
+	reads, looks, effects, ends, own *gate // one for each sort of command
 
 	mu       sync.Mutex
 	draining bool
@@ -236,6 +240,7 @@ func newService(b *Bus, cfg EndpointConfig) (*Service, error) {
 	s := &Service{
 		bus: b, cfg: cfg, contract: contract, subs: map[string]*nats.Subscription{},
 		reads:   newGate(cfg.MaxReads, cfg.MaxQueued),
+		looks:   newGate(cfg.MaxReads, cfg.MaxQueued),
 		effects: newGate(cfg.MaxInFlight, cfg.MaxQueued),
 		ends:    newGate(cfg.MaxInFlight, cfg.MaxQueued),
 		own:     newGate(ownInFlight, cfg.MaxQueued),

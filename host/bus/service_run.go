@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"strings"
@@ -77,6 +78,8 @@ func (s *Service) gateOf(c Command) *gate {
 		return s.own
 	case c.Ends:
 		return s.ends
+	case c.Read && c.Targeted:
+		return s.looks
 	case c.Read:
 		return s.reads
 	}
@@ -133,7 +136,7 @@ func (s *Service) run(req *Request, cmd Command, g *gate) {
 	if cmd.Admit != nil {
 		granted, werr := s.admit(ctx, req, cmd)
 		if werr != nil {
-			s.refuse(req, werr)
+			s.refuse(req, overtaken(ctx.Err(), werr))
 			return
 		}
 		if granted != nil {
@@ -147,7 +150,20 @@ func (s *Service) run(req *Request, cmd Command, g *gate) {
 		return
 	}
 	data, werr := s.call(ctx, req, cmd.Handler)
-	s.answer(req, cmd, data, werr)
+	s.answer(req, cmd, data, overtaken(ctx.Err(), werr))
+}
+
+// overtaken tells a failure as what it is when the caller's own deadline had passed (ended is the error of the
+// request's context): whatever was asked under it then did not answer in time, and that says nothing of whoever was
+// asked. The outcome is that of the failure.
+func overtaken(ended error, werr *wire.Error) *wire.Error {
+	if werr == nil || werr.Code != wire.CodeUnavailable || !errors.Is(ended, context.DeadlineExceeded) {
+		return werr
+	}
+	c := *werr
+	c.Code = wire.CodeDeadlineExceeded
+	c.Message = "the deadline passed: " + strings.ReplaceAll(strings.ReplaceAll(c.Message, "\n", "; "), ": "+context.DeadlineExceeded.Error(), "")
+	return &c
 }
 
 func (s *Service) late(why string) *wire.Error {

@@ -106,6 +106,7 @@ type property struct {
 	MaxItems   int                 `json:"maxItems"`
 	Minimum    *float64            `json:"minimum"`
 	Maximum    *float64            `json:"maximum"`
+	Doc        string              `json:"description"`
 }
 
 // UnmarshalJSON takes the schemas true and {} for what they are: anything.
@@ -170,11 +171,14 @@ func (p property) rows(b *strings.Builder, path string) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Properties)) {
 		m := p.Properties[name]
-		may := "may be absent"
-		if slices.Contains(p.Required, name) {
-			may = ""
+		var notes []string
+		if !slices.Contains(p.Required, name) {
+			notes = append(notes, "may be absent")
 		}
-		fmt.Fprintf(b, "| `%s%s` | %s | %s |\n", path, name, m.words(), may)
+		if m.Doc != "" {
+			notes = append(notes, m.Doc)
+		}
+		fmt.Fprintf(b, "| `%s%s` | %s | %s |\n", path, name, m.words(), strings.Join(notes, "; "))
 		next := path + name + "."
 		if m.Items != nil {
 			next = path + name

@@ -18,7 +18,7 @@ func launchRows(d Deps) []entry {
 		row(entry{
 			Name: wire.CmdLaunch, Capability: wire.CapManagerAdmin, Launches: true,
 			ArgsShape: wire.Shape{Limits: map[string]wire.Limit{
-				"runId": {Pattern: goalID}, "name": {Min: 1}, "spec": {Type: "object"},
+				"runId": {Pattern: goalID}, "name": {Min: 1, Doc: "an agent of the spec"}, "spec": {Type: "object", Doc: "cotal-launch/v1"},
 			}},
 			Doc: "Starts one agent of a run from its launch spec, which travels with the request and belongs to whoever launches it. The answer is that of spawn.",
 		}, func(ctx context.Context, r *bus.Request, args wire.LaunchArgs) (wire.Acceptance, error) {

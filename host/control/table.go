@@ -14,13 +14,13 @@ import (
 
 // Revision of the contract document. Raise it with every change of a command's arguments, reply, modes or
 // class, and with every command that comes or goes: a reader that knows a revision knows all of them.
-const Revision = 25
+const Revision = 26
 
 // entry is one command of the manager endpoint. From it come the subscriptions, admission, the contract
 // document with its schemas, and docs/commands.md.
 type entry struct {
 	Name  string
-	Doc   string     // what it does, for docs/commands.md: sentences
+	Doc   string     // what it does: sentences, for describe and docs/commands.md
 	Class wire.Class // default ephemeral
 	// Targeted commands act on one seat and admit the authorization modes of Modes.
 	Targeted   bool
@@ -69,6 +69,18 @@ const goalID = `^[A-Za-z0-9_-]{1,64}$`
 
 // named bounds the one member of commands that take the name of something.
 var named = wire.Shape{Limits: map[string]wire.Limit{"name": {Min: 1}}}
+
+// spawnShape says what the names of a spawn are: there are four of them.
+var spawnShape = wire.Shape{Limits: map[string]wire.Limit{
+	"name":         {Min: 1, Doc: "the persona; without one, the name of the seat: then identity says the same, and agent is needed"},
+	"identity":     {Doc: "the name of the seat; absent: the persona's name, numbered where that is taken"},
+	"agent":        {Doc: "the connector; absent: the persona's, else defaultAgent, else the host's"},
+	"defaultAgent": {Doc: "the connector, where neither agent nor the persona says one"},
+	"config":       {Doc: "the persona instead of name: one of the workspace, or the path of an agent file"},
+	"cwd":          {Doc: "a path, which may be relative to the workspace; absent: the persona's"},
+	"resume":       {Doc: "the session to fork from"},
+	"runtime":      {Doc: "where it runs; absent: the host's choice"},
+}}
 
 // table is every command this host serves, by name. The handlers are bound to d; nothing else depends on it.
 func table(d Deps) []entry {
@@ -149,7 +161,7 @@ func seatRows(d Deps) []entry {
 			return d.Goals.Result(ctx, r.Caller(), args.GoalID)
 		}),
 		row(entry{
-			Name: wire.CmdSpawn, Capability: wire.CapManagerSpawn, Launches: true, ArgsShape: named,
+			Name: wire.CmdSpawn, Capability: wire.CapManagerSpawn, Launches: true, ArgsShape: spawnShape,
 			Doc: "Starts a seat. The answer says that the goal is accepted and durable; how it ends is told by its progress events and by goal-result, under the request's id.",
 		}, func(ctx context.Context, r *bus.Request, args wire.SpawnArgs) (wire.Acceptance, error) {
 			fp, err := r.Fingerprint()
@@ -215,7 +227,7 @@ func Commands(d Deps) (map[string]bus.Command, error) {
 		s := compiled[e.Name]
 		out[e.Name] = bus.Command{
 			Handler: e.Handler, Class: e.Class, Targeted: e.Targeted, Modes: e.Modes, Capability: e.Capability,
-			InstanceOnly: e.InstanceOnly, Read: e.Read, Ends: e.Ends, CheckArgs: e.Check, Input: s[0], Output: s[1],
+			Summary: e.Doc, InstanceOnly: e.InstanceOnly, Read: e.Read, Ends: e.Ends, CheckArgs: e.Check, Input: s[0], Output: s[1],
 			Admit: d.admit(e),
 		}
 	}

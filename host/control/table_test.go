@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -40,7 +41,14 @@ func TestEveryRowIsComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	served, err := Contract(wire.OwnerLocal)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, e := range table(Deps{}) {
+		if d, ok := served.Document.Command(e.Name); !ok || d.Summary != e.Doc {
+			t.Errorf("%s is described as %q, not as %q", e.Name, d.Summary, e.Doc)
+		}
 		for _, s := range compiled[e.Name] {
 			if _, err := wire.NewSchema(s.Document()); err != nil {
 				t.Errorf("%s: %v", e.Name, err)
@@ -55,6 +63,9 @@ func TestEveryRowIsComplete(t *testing.T) {
 			t.Errorf("%s: Targeted and Modes disagree", e.Name)
 		case e.Class != wire.ClassEphemeral:
 			t.Errorf("%s is of class %s; every command of the manager is ephemeral", e.Name, e.Class)
+		}
+		if e.Name == wire.CmdSpawn && !strings.Contains(string(compiled[e.Name][0].Document()), "the persona; without one") {
+			t.Error("nothing says what the name of a spawn is")
 		}
 		for _, m := range e.Modes {
 			if m == wire.AuthzChild || m == wire.AuthzLedger {

@@ -254,10 +254,10 @@ func (s *Store) Bind(ctx context.Context, k Key) (won bool, acc wire.Acceptance,
 
 // Restore takes note of a goal whose journal row was lost and whose seat was found by its directory, so that
 // a retry of the same request finds its acceptance and starts nothing twice. What the mesh says of it counts;
-// guess is what the seat's directory says.
-func (s *Store) Restore(ctx context.Context, k Key, seatID string, guess wire.Acceptance) error {
+// command and guess are what the seat's directory says.
+func (s *Store) Restore(ctx context.Context, k Key, command, seatID string, guess wire.Acceptance) error {
 	row := journal.GoalRow{
-		ID: string(k), Command: wire.CmdSpawn, Fingerprint: guess.Fingerprint, Acceptance: guess,
+		ID: string(k), Command: command, Fingerprint: guess.Fingerprint, Acceptance: guess,
 		Accepted: time.Now().UTC().Truncate(time.Millisecond), Local: true,
 	}
 	if !s.local() {

@@ -35,7 +35,7 @@ func BenchmarkAcceptTheJournalAlone(b *testing.B) {
 	for b.Loop() {
 		ids++
 		err := h.journal.Update(b.Context(), func(tx *journal.Tx) error {
-			return h.store.Accept(tx, goal.KeyOf(caller, fmt.Sprint("g", ids)), "seat", wire.Acceptance{GoalID: "g"}, time.Time{})
+			return h.store.Accept(tx, goal.KeyOf(caller, fmt.Sprint("g", ids)), wire.CmdSpawn, "seat", wire.Acceptance{GoalID: "g"}, time.Time{})
 		})
 		if err != nil {
 			b.Fatal(err)

@@ -258,7 +258,7 @@ func TestASeatThatIsFoundSettlesItsOwnGoal(t *testing.T) {
 			guess := acc
 			guess.ReadinessDeadlineMs, guess.Executor.Epoch = 0, h.epoch // what its directory does not say
 			restore := func() {
-				if err := h.store.Restore(t.Context(), k, "seat", guess); err != nil {
+				if err := h.store.Restore(t.Context(), k, wire.CmdSpawn, "seat", guess); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -159,10 +159,10 @@ func (s *Store) Ready() error {
 }
 
 // Accept writes what this machine has to know of a goal inside the caller's transaction, before the mesh
-// hears of it (Bind).
-func (s *Store) Accept(tx *journal.Tx, k Key, seatID string, a wire.Acceptance, deadline time.Time) error {
+// hears of it (Bind). command is the one that was accepted: spawn or launch.
+func (s *Store) Accept(tx *journal.Tx, k Key, command, seatID string, a wire.Acceptance, deadline time.Time) error {
 	return tx.PutGoal(journal.GoalRow{
-		ID: string(k), Command: wire.CmdSpawn, Fingerprint: a.Fingerprint, Acceptance: a, SeatID: seatID,
+		ID: string(k), Command: command, Fingerprint: a.Fingerprint, Acceptance: a, SeatID: seatID,
 		Deadline: deadline, Accepted: time.Now().UTC().Truncate(time.Millisecond), Local: s.local(),
 	})
 }

@@ -27,7 +27,7 @@ func open(t *testing.T) *journal.Journal {
 func accept(t *testing.T, j *journal.Journal, s *goal.Store, k goal.Key) {
 	t.Helper()
 	err := j.Update(context.Background(), func(tx *journal.Tx) error {
-		return s.Accept(tx, k, "seat", wire.Acceptance{Name: "n", GoalID: "g", Fingerprint: "f"}, time.Time{})
+		return s.Accept(tx, k, wire.CmdSpawn, "seat", wire.Acceptance{Name: "n", GoalID: "g", Fingerprint: "f"}, time.Time{})
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -173,7 +173,7 @@ func (h *host) submit(k goal.Key, fp string) (acc wire.Acceptance, started bool,
 		Executor: wire.Executor{LifecycleUID: h.id, Epoch: h.epoch},
 	}
 	err = h.journal.Update(ctx, func(tx *journal.Tx) error {
-		return h.store.Accept(tx, k, "seat-"+uid, acc, time.Now().Add(300*time.Millisecond))
+		return h.store.Accept(tx, k, wire.CmdSpawn, "seat-"+uid, acc, time.Now().Add(300*time.Millisecond))
 	})
 	if err != nil {
 		return acc, false, err

@@ -423,8 +423,9 @@ func TestPruneKeepsWhatMayBeAskedFor(t *testing.T) {
 			tx.PutGoal(GoalRow{ID: "settled-young", Result: res, Settled: young, Local: true}),
 		)
 	})
+	seatAge := time.Hour
 	prune := func(keep int) (s, g int) {
-		update(t, j, func(tx *Tx) (err error) { s, g, err = tx.Prune(now, keep, time.Hour); return err })
+		update(t, j, func(tx *Tx) (err error) { s, g, err = tx.Prune(now, keep, seatAge, time.Hour); return err })
 		return s, g
 	}
 	if s, g := prune(64); s != 0 || g != 0 {
@@ -436,7 +437,11 @@ func TestPruneKeepsWhatMayBeAskedFor(t *testing.T) {
 	if s, g := prune(0); s != 1 || g != 1 {
 		t.Errorf("keep 0: %d seats, %d goals went", s, g)
 	}
-	want := []string{"ended-not-reaped", "ended-young", "running", "unknown"}
+	seatAge = time.Second // a goal stays longer than its seat
+	if s, g := prune(0); s != 1 || g != 0 {
+		t.Errorf("seats of a second: %d seats, %d goals went", s, g)
+	}
+	want := []string{"ended-not-reaped", "running", "unknown"}
 	if got := seatIDs(t, j); !reflect.DeepEqual(got, want) {
 		t.Errorf("seats %v", got)
 	}

@@ -262,9 +262,9 @@ func (tx *Tx) DeleteGoal(id string) error {
 
 // Prune forgets what nobody asks for any more: a seat row that ended, of which nothing is left
 // (Reaped), and a settled goal, out of the outbox, whose seat row is gone. A row goes only when it is both older than
-// age and not among the newest keep of its kind, so that a retried request still finds its goal for
-// at least age. It returns how many rows went.
-func (tx *Tx) Prune(now time.Time, keep int, age time.Duration) (seats, goals int, err error) {
+// seatAge or goalAge and not among the newest keep of its kind, so that a retried request still finds its goal for
+// at least goalAge. It returns how many rows went.
+func (tx *Tx) Prune(now time.Time, keep int, seatAge, goalAge time.Duration) (seats, goals int, err error) {
 	if !tx.writable {
 		return 0, 0, ErrReadOnly
 	}
@@ -287,7 +287,7 @@ func (tx *Tx) Prune(now time.Time, keep int, age time.Duration) (seats, goals in
 	}
 	slices.SortFunc(ended, newestFirst)
 	for i, o := range ended {
-		if i >= keep && now.Sub(o.at) > age {
+		if i >= keep && now.Sub(o.at) > seatAge {
 			tx.put(&tx.seats, o.key, nil)
 			delete(held, o.key)
 			seats++
@@ -304,7 +304,7 @@ func (tx *Tx) Prune(now time.Time, keep int, age time.Duration) (seats, goals in
 	}
 	slices.SortFunc(settled, newestFirst)
 	for i, o := range settled {
-		if i >= keep && now.Sub(o.at) > age {
+		if i >= keep && now.Sub(o.at) > goalAge {
 			tx.put(&tx.goals, o.key, nil)
 			goals++
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/connectors/command"
 	"github.com/cotal-ai/cotal-host/host/authz"
+	"github.com/cotal-ai/cotal-host/host/goal"
 	"github.com/cotal-ai/cotal-host/host/persona"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -195,6 +196,9 @@ func TestLaunchIsASpawnFromASpec(t *testing.T) {
 	}
 	if again, err := w.launch(id, args); err != nil || again.UID != acc.UID {
 		t.Errorf("sent again: %+v, %v", again, err)
+	}
+	if row, ok, err := w.goals.Lookup(goal.KeyOf(w.caller, id)); err != nil || !ok || row.Command != wire.CmdLaunch {
+		t.Errorf("the goal is recorded as one of %q (%v, %v)", row.Command, ok, err)
 	}
 	var data wire.SpawnResult
 	if r := w.terminal(id); r.State != wire.GoalSucceeded || json.Unmarshal(r.Data, &data) != nil ||

@@ -1,7 +1,6 @@
 package seat
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -345,10 +344,7 @@ func (a *actor) onExit(st sdk.SeatStatus) {
 		return
 	}
 	if err == nil {
-		err = a.transition(EvExited, func(r *journal.SeatRow) {
-			r.Exit, r.Ended, r.Reason = &exit, exit.At, ""
-			r.Cause = cmp.Or(cause, r.Cause, causeProcessExit)
-		}, nil)
+		err = a.transition(EvExited, func(r *journal.SeatRow) { ended(r, exit, cause) }, nil)
 	}
 	if err != nil {
 		// The exit record is still in the seat's directory: nothing is lost, try again.

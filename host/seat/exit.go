@@ -1,11 +1,13 @@
 package seat
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
 	"unicode"
 
+	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -17,6 +19,25 @@ func exitOf(st sdk.SeatStatus) sdk.Exit {
 		return *st.Exit
 	}
 	return sdk.Exit{At: time.Now(), Evidence: sdk.EvidenceCustodyLost, Detail: st.Reason}
+}
+
+// ended writes an end into the row of its seat. cause is why the seat ends with it, empty for what the row says.
+func ended(r *journal.SeatRow, exit sdk.Exit, cause string) {
+	r.Exit, r.Ended, r.Reason = &exit, exit.At, ""
+	r.Cause = cmp.Or(cause, r.Cause, causeProcessExit)
+	if r.Started.After(exit.At) { // it was over before this host noted that it had begun
+		r.Started = exit.At
+	}
+}
+
+// goneLife refuses to reach a life that is over: how it ended, and where what it wrote is told. name is what the
+// seat is found by now.
+func goneLife(row journal.SeatRow, name string) *wire.Error {
+	if row.Exit == nil {
+		return wire.Refuse(wire.CodeExpired, "%s never ran (%s): there is nothing to reach", row.Alias, cmp.Or(row.Reason, row.Cause, causeStartFailed))
+	}
+	return wire.Refuse(wire.CodeExpired, "%s has ended%s; there is nothing to reach, and what it wrote last is told by: cotal logs %s",
+		row.Alias, describeExit(*row.Exit), name)
 }
 
 // essence is an exit without everything that can be long.

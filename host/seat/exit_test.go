@@ -3,8 +3,11 @@ package seat
 import (
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
 // What the log says of an end: never a code that nobody knows, and never more than a line.
@@ -24,6 +27,25 @@ func TestWordsOfAnExit(t *testing.T) {
 		if word, said := exitWord(c.exit), diagnostic(c.exit); word != c.word || said != c.said {
 			t.Errorf("%s: %q, %q", name, word, said)
 		}
+	}
+}
+
+func TestASeatDoesNotEndBeforeItBegan(t *testing.T) {
+	at := time.Now()
+	row := journal.SeatRow{Alias: "quick", Started: at.Add(time.Millisecond)}
+	ended(&row, sdk.Exit{At: at}, "")
+	if !row.Started.Equal(at) || !row.Ended.Equal(at) || row.Cause != causeProcessExit {
+		t.Errorf("an end that was noted before the start: %+v", row)
+	}
+	row = journal.SeatRow{Started: at, Cause: causeRequested}
+	ended(&row, sdk.Exit{At: at.Add(time.Second)}, "")
+	if !row.Started.Equal(at) || row.Cause != causeRequested {
+		t.Errorf("any other end: %+v", row)
+	}
+	three := 3
+	if err := goneLife(journal.SeatRow{Alias: "f", Exit: &sdk.Exit{Code: &three, Evidence: sdk.EvidenceReaped}}, "f"); err.Code != wire.CodeExpired ||
+		!strings.HasPrefix(err.Message, "f has ended with code 3; ") || !strings.HasSuffix(err.Message, "cotal logs f") {
+		t.Errorf("what is said of a life that is over: %v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package seat
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/cotal-ai/cotal-host/host/goal"
@@ -45,7 +46,7 @@ func (s *Set) endChildren(parent journal.SeatRow) {
 	s.mu.Unlock()
 	for _, a := range children {
 		a.background(func() {
-			a.log.Info("ending with who spawned it", "parent", parent.Alias)
+			a.log.Info("ending with who spawned it", "parent", cmp.Or(parent.Alias, parent.Principal))
 			_, err := a.stop(s.life, ending{mode: sdk.StopNow, cause: causeReap, by: parent.Principal})
 			if err != nil && !errors.Is(err, errHostGone) {
 				a.log.Warn("end seat with who spawned it", "err", err)
@@ -54,20 +55,21 @@ func (s *Set) endChildren(parent journal.SeatRow) {
 	}
 }
 
-// orphans ends what was spawned by lives whose end an earlier host recorded, and no more.
-func (s *Set) orphans() {
+// orphans ends what was spawned by lives whose end an earlier host recorded (over), and no more.
+func (s *Set) orphans(over map[lived]bool) {
 	s.mu.Lock()
-	var gone []journal.SeatRow
-	for _, snap := range s.ended {
-		gone = append(gone, snap.Row)
-	}
+	gone := map[lived]bool{}
 	for _, a := range s.byID {
-		if snap := a.snapshot(); snap.State == Exited {
-			gone = append(gone, snap.Row)
+		row := a.snapshot().Row
+		if a.snapshot().State == Exited {
+			gone[lived{row.Principal, row.UID}] = true
+		}
+		if c, _, ok := goal.Key(row.RequestID).Split(); ok && over[lived{c.Principal(), c.UID}] {
+			gone[lived{c.Principal(), c.UID}] = true
 		}
 	}
 	s.mu.Unlock()
-	for _, row := range gone {
-		s.endChildren(row)
+	for l := range gone {
+		s.endChildren(journal.SeatRow{Principal: l.principal, UID: l.uid})
 	}
 }

@@ -163,10 +163,20 @@ func (s *Set) takeBackNew(row journal.SeatRow) *actor {
 	s.mu.Lock()
 	known := s.byID[row.SeatID] != nil || slices.ContainsFunc(s.ended, func(o *Snapshot) bool { return o.Row.SeatID == row.SeatID })
 	s.mu.Unlock()
-	if known {
+	if known || s.recordedEnd(row.SeatID) {
 		return nil
 	}
 	return s.takeBack(row)
+}
+
+// recordedEnd reports whether the journal has the end of a seat that is not told of any more.
+func (s *Set) recordedEnd(seatID string) (over bool) {
+	_ = s.cfg.Journal.View(func(tx *journal.Tx) error { // what cannot be read is no end
+		row, err := tx.Seat(seatID)
+		over = err == nil && stateOf(row) == Ended
+		return nil
+	})
+	return over
 }
 
 // rowFromListing rebuilds the row of a seat from its directory, as runtime listed it.

@@ -93,6 +93,15 @@ func (snap *Snapshot) accepts() error {
 	if snap.State.Accepts() {
 		return nil
 	}
+	if (snap.State == Exited || snap.State == Ended) && snap.Row.Exit != nil {
+		over := goneLife(snap.Row, snap.Row.Alias)
+		over.Code = wire.CodeFailedPrecondition // it still has its name
+		return over
+	}
+	if snap.State == Unknown {
+		return wire.Refuse(wire.CodeFailedPrecondition, "it is not known how %s is (%s); nothing was typed", snap.Row.Alias,
+			cmp.Or(snap.Row.Reason, "its runtime gives no answer"))
+	}
 	return wire.Refuse(wire.CodeFailedPrecondition, "%s is %s; nothing was typed", snap.Row.Alias, statusOf(snap.State))
 }
 

@@ -2,8 +2,10 @@ package seat
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -17,16 +19,23 @@ const (
 	// inspectSlow is how long a question may go unanswered before the runtime counts as one that hangs, whose
 	// watch proves nothing.
 	inspectSlow = time.Second
+	// inspectMost is how long a question is waited for at all. Whoever waits holds one of the reads of the host, and
+	// one seat that hangs must not take all of them.
+	inspectMost = 2 * time.Second
 )
 
 // patience is how long inspect waits for the runtime's word about a running or unknown seat. watched says that a
-// watch of its process is established; asked is how long the question that is under way has waited. known says that
-// what is known stands when there is no answer by then.
-func patience(state State, watched bool, asked time.Duration) (wait time.Duration, known bool) {
-	if state == Running && watched && asked < inspectSlow {
-		return min(inspectWait, max(0, inspectWait-asked)), true // once it is late it is not waited for again
+// watch of its process is established; asked is how long the question that is under way has waited; silent that the
+// one before it was not answered. known says that what is known stands when there is no answer by then; else it is
+// told as not verified.
+func patience(state State, watched bool, asked time.Duration, silent bool) (wait time.Duration, known bool) {
+	switch {
+	case silent:
+		return max(0, inspectWait-asked), false // the next answer is for whoever asks then
+	case state == Running && watched && asked < inspectSlow:
+		return max(0, inspectWait-asked), true // once it is late it is not waited for again
 	}
-	return adoptTimeout + inspectWait, false // the question itself ends before, and says why
+	return max(0, inspectMost-asked), false
 }
 
 // question is one question to the runtime for the state of a seat. st and err are valid once done is closed.
@@ -39,8 +48,9 @@ type question struct {
 
 // questions are those of one seat: one at a time, however many want to know.
 type questions struct {
-	mu  sync.Mutex
-	now *question
+	mu     sync.Mutex
+	now    *question
+	silent atomic.Bool // the last one was not answered in the time that anybody waits
 }
 
 // ask returns the question that is under way, or a new one. mine says that it is new: the answer to an earlier
@@ -56,6 +66,7 @@ func (a *actor) ask() (q *question, mine bool) {
 	id := a.snapshot().Row.SeatID
 	a.background(func() {
 		q.st, q.err = a.adopt(a.set.life, false)
+		a.asks.silent.Store(time.Since(q.asked) >= inspectMost)
 		if q.err == nil {
 			told := make(chan struct{})
 			if a.post(func() { defer close(told); a.onStatusOf(id, q.st) }) {
@@ -83,7 +94,7 @@ func (a *actor) verify(ctx context.Context) (st sdk.SeatStatus, ok bool, err err
 		snap := a.snapshot()
 		w := a.watched.Load()
 		watched := w != nil && w.seatID == snap.Row.SeatID && !w.over.Load()
-		wait, known := patience(snap.State, watched, begun.Sub(q.asked))
+		wait, known := patience(snap.State, watched, max(0, begun.Sub(q.asked)), a.asks.silent.Load())
 		t := time.NewTimer(wait - time.Since(begun))
 		select {
 		case <-q.done:
@@ -98,15 +109,15 @@ func (a *actor) verify(ctx context.Context) (st sdk.SeatStatus, ok bool, err err
 			if known {
 				return st, false, nil
 			}
-			return st, false, context.DeadlineExceeded
+			return st, false, fmt.Errorf("its runtime has not answered for %s", time.Since(q.asked).Round(time.Millisecond))
 		}
 	}
 }
 
 // Inspect answers inspect: the row of one seat, freshly verified when it is live. While the seat is watched the
 // runtime is waited for but shortly; what it did not answer by then is as the watch told it, and the output
-// position, of which a watch tells nothing, is left out. Without a watch, a runtime that does not answer leaves
-// the row as last known, and the reason says so.
+// position, of which a watch tells nothing, is left out. A runtime that does not answer within inspectMost leaves the row
+// as last known, and the reason says so.
 func (s *Set) Inspect(ctx context.Context, name string) (wire.AgentRow, error) {
 	a, err := s.find(name)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/host/goal"
 	"github.com/cotal-ai/cotal-host/host/journal"
+	"github.com/cotal-ai/cotal-host/host/launch"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/failpoint"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -40,28 +41,30 @@ type Verdict struct {
 // Recover takes back every seat that the journal or a seat directory names, and reports a verdict for
 // each. It returns once all verdicts are in; a seat without one is held as unknown and asked again.
 func (s *Set) Recover(ctx context.Context) ([]Verdict, error) {
-	var rows []journal.SeatRow
+	var rows []journal.SeatRow // of live seats
+	var over ends
 	if err := s.cfg.Journal.View(func(tx *journal.Tx) error {
-		return tx.Seats(func(r journal.SeatRow) error { rows = append(rows, r); return nil })
+		return tx.Seats(func(r journal.SeatRow) error {
+			if stateOf(r) == Ended {
+				over.add(r)
+			} else {
+				rows = append(rows, r)
+			}
+			return nil
+		})
 	}); err != nil {
 		return nil, fmt.Errorf("read journal: %w", err)
 	}
+	s.rememberEnded(over.newest())
 	var actors []*actor
 	for _, r := range rows {
-		if stateOf(r) == Ended {
-			s.rememberEnded(r)
-			continue
-		}
 		actors = append(actors, s.takeBack(r))
 	}
-	s.mu.Lock()
-	slices.SortStableFunc(s.ended, func(a, b *Snapshot) int { return a.Row.Ended.Compare(b.Row.Ended) })
-	s.mu.Unlock()
 	found := s.foundByDirectory(ctx)
 	_ = fpAdoptListed.Hit()
 	verdicts := s.verdicts(ctx, actors, true)
 	verdicts = append(verdicts, s.verdicts(ctx, found, false)...)
-	s.orphans()
+	s.orphans(over.lives)
 	s.sweepTails()
 	s.wg.Add(1)
 	go s.health()
@@ -96,11 +99,41 @@ func (s *Set) takeBack(r journal.SeatRow) *actor {
 	return a
 }
 
-func (s *Set) rememberEnded(r journal.SeatRow) {
+// ends collects the rows of seats that have ended, and keeps the newest keepEnded of them: a journal has thousands. Of
+// the others it knows which lives they were.
+type ends struct {
+	rows  []journal.SeatRow
+	lives map[lived]bool
+}
+
+// lived is one life of a principal.
+type lived struct{ principal, uid string }
+
+func (e *ends) add(r journal.SeatRow) {
+	if e.lives == nil {
+		e.lives = map[lived]bool{}
+	}
+	e.lives[lived{r.Principal, r.UID}] = true
+	if e.rows = append(e.rows, r); len(e.rows) >= 4*keepEnded {
+		e.rows = e.newest()
+	}
+}
+
+// newest returns the rows that are kept, oldest first.
+func (e *ends) newest() []journal.SeatRow {
+	slices.SortStableFunc(e.rows, func(a, b journal.SeatRow) int { return a.Ended.Compare(b.Ended) })
+	return slices.Delete(e.rows, 0, max(0, len(e.rows)-keepEnded))
+}
+
+// rememberEnded takes over lives that were over before this host, oldest first.
+func (s *Set) rememberEnded(rows []journal.SeatRow) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ended = append(s.ended, &Snapshot{Row: r, State: Ended})
-	s.retired.add(life{r.Alias, r.Principal, r.UID})
+	for _, r := range rows {
+		s.ended = append(s.ended, &Snapshot{Row: r, State: Ended})
+		s.retired.add(life{r.Alias, r.Principal, r.UID})
+	}
+	s.pruneEnded()
 }
 
 // recover decides one seat.
@@ -224,7 +257,15 @@ func (a *actor) restoreGoal() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), persistTimeout)
 	defer cancel()
-	return a.set.cfg.Goals.Restore(ctx, goal.Key(row.RequestID), row.SeatID, acc)
+	return a.set.cfg.Goals.Restore(ctx, goal.Key(row.RequestID), acceptedBy(row), row.SeatID, acc)
+}
+
+// acceptedBy is the command that a seat was accepted by.
+func acceptedBy(row journal.SeatRow) string {
+	if form, err := launch.ParseForm(row.Form); err == nil && form.Launch != nil {
+		return wire.CmdLaunch
+	}
+	return wire.CmdSpawn
 }
 
 // compensate undoes a spawn of which nothing ever ran, and fails its goal.

@@ -351,7 +351,17 @@ func TestFieldB16_AFinishedSeatIsNeverRunAgain(t *testing.T) {
 	if n := lines(t, starts); n != 1 {
 		t.Errorf("executed %d times", n)
 	}
-	if row := w.row("once"); row.Status != "exited" || row.Exit == nil || row.Exit.Code == nil || *row.Exit.Code != 0 {
+	w.eventually("nothing of it is left", func() (bool, string) { return w.set.Occupancy().Live == 0, "" })
+	row := w.row("once")
+	owner, actor, err := wire.ParsePrincipal(row.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.set.Input(t.Context(), wire.Target{Owner: owner, Actor: actor, LifecycleUID: row.LifecycleUID}, wire.InputArgs{Text: "x"})
+	if code(err) != wire.CodeExpired || !strings.Contains(err.Error(), "once has ended with code 0") || !strings.Contains(err.Error(), "cotal logs once") {
+		t.Errorf("what is typed into it: %v", err)
+	}
+	if row.Status != "exited" || row.Exit == nil || row.Exit.Code == nil || *row.Exit.Code != 0 || row.StartedAt > row.Exit.At {
 		t.Errorf("row after restarts: %+v", row)
 	}
 }

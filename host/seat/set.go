@@ -244,7 +244,7 @@ func (s *Set) pruneEnded() {
 	for cut < len(s.ended) && (len(s.ended)-cut > keepEnded || time.Since(s.ended[cut].Row.Ended) > keepEndedFor) {
 		cut++
 	}
-	s.ended = s.ended[cut:]
+	s.ended = slices.Delete(s.ended, 0, cut) // which lets go of them: a part of a slice holds all of its array
 }
 
 // add registers an actor under its id and alias. The caller holds s.mu.

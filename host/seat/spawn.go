@@ -97,7 +97,7 @@ func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (_ wir
 		if err := tx.PutSeat(row); err != nil {
 			return err
 		}
-		return s.cfg.Goals.Accept(tx, key, row.SeatID, acc, time.Now().Add(readyWindow(row)))
+		return s.cfg.Goals.Accept(tx, key, acceptedBy(row), row.SeatID, acc, time.Now().Add(readyWindow(row)))
 	})
 	if err != nil {
 		why := wire.Refuse(wire.CodeUnavailable, "record the spawn: %v", err)

@@ -272,7 +272,8 @@ func stopError(name string, err error) *wire.Error {
 	}
 }
 
-// target resolves the life a targeted command names, right before its effect.
+// target resolves the life a targeted command names, right before its effect. Its error is expired, and says of a life
+// that is known to be over how it ended.
 func (s *Set) target(t wire.Target) (*actor, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,6 +281,15 @@ func (s *Set) target(t wire.Target) (*actor, error) {
 		row := a.snapshot().Row
 		if row.UID == t.LifecycleUID && row.Principal == t.Owner+"."+t.Actor {
 			return a, nil
+		}
+	}
+	for _, snap := range slices.Backward(s.ended) {
+		if row := snap.Row; row.UID == t.LifecycleUID && row.Principal == t.Owner+"."+t.Actor {
+			name := row.Alias
+			if s.byAlias[name] != nil { // another life has the name now
+				name = row.SeatID
+			}
+			return nil, goneLife(row, name)
 		}
 	}
 	return nil, wire.Refuse(wire.CodeExpired, "no live seat has the lifecycle uid %s; look at ps for the current one", t.LifecycleUID)

@@ -115,6 +115,9 @@ func typeWord(t reflect.Type) string {
 
 var rawMessage = reflect.TypeFor[json.RawMessage]()
 
+// unknownArg is what is said of a member that nobody knows, behind its name.
+const unknownArg = " is not an argument of this command"
+
 // unknownField walks a value beside the type it is for and names the first member that has no field.
 func unknownField(n *node, t reflect.Type, path string) error {
 	for t.Kind() == reflect.Pointer {
@@ -128,7 +131,7 @@ func unknownField(n *node, t reflect.Type, path string) error {
 			m := &n.members[i]
 			ft, ok := fieldType(t, m.name)
 			if !ok {
-				return &FieldError{path + m.name, "is not an argument of this command"}
+				return &FieldError{path + m.name, unknownArg[1:] + "; it takes " + takes(t, path)}
 			}
 			if err := unknownField(&m.value, ft, path+m.name+"."); err != nil {
 				return err
@@ -149,6 +152,25 @@ func fieldType(t reflect.Type, name string) (reflect.Type, bool) {
 		return t.Field(i).Type, true
 	}
 	return nil, false
+}
+
+// takes names the members of a struct at path, in the order of their declaration.
+func takes(t reflect.Type, path string) string {
+	var out []string
+	for i := range t.NumField() {
+		f := t.Field(i)
+		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if tag == "" {
+			tag = f.Name
+		}
+		if f.IsExported() && tag != "-" {
+			out = append(out, path+tag)
+		}
+	}
+	if len(out) == 0 {
+		return "none"
+	}
+	return strings.Join(out, ", ")
 }
 
 func fieldIndex(t reflect.Type, name string) (int, bool) {
@@ -244,7 +266,7 @@ func (a *InputArgs) Check() error {
 	case len(a.Keys) > 0:
 		return nil
 	case a.Text == "":
-		return &FieldError{"text", "is missing or empty"}
+		return &FieldError{"text", "is missing or empty, and there are no keys: exactly one of the two is needed"}
 	case len(a.Text) > MaxText:
 		return &FieldError{"text", fmt.Sprintf("is %d bytes, more than %d", len(a.Text), MaxText)}
 	case !utf8.ValidString(a.Text):

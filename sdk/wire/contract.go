@@ -48,6 +48,8 @@ type CommandDecl struct {
 	AdmissionCeiling *AdmissionCeiling `json:"admissionCeiling,omitempty"` // of class journal
 	// ReadinessDeadlineMs of an action, from its acceptance.
 	ReadinessDeadlineMs int64 `json:"readinessDeadlineMs,omitempty"`
+	// Summary says in a sentence or two what the command does, for people: this project's own addition.
+	Summary string `json:"summary,omitempty"`
 }
 
 // Spec is what admission needs of the declaration.
@@ -176,6 +178,7 @@ func (f *fields) command(d *CommandDecl) {
 	} else {
 		f.absent("readinessDeadlineMs", "has no place on a command that is no action")
 	}
+	f.str("summary", false, func(s string) bool { return len(s) <= MaxSummary }, "is longer than 1024 bytes", &d.Summary)
 }
 
 // Encode returns the canonical form, after it was read back: what its artifact digest is over.

@@ -239,7 +239,7 @@ func TestDecodeArgs(t *testing.T) {
 		name, in, field string
 		dst             any
 	}{
-		{"an unknown field", `{"name":"a","shiny":1}`, "shiny is not an argument", &SpawnArgs{}},
+		{"an unknown field", `{"name":"a","shiny":1}`, "shiny is not an argument of this command; it takes name, agent,", &SpawnArgs{}},
 		{"a field in another case", `{"Name":"a"}`, "Name is not an argument", &NameArgs{}},
 		{"a field twice", `{"name":"a","name":"b"}`, `"name" appears twice`, &NameArgs{}},
 		{"a number for a string", `{"name":1}`, "name is number, not a string", &NameArgs{}},
@@ -249,8 +249,8 @@ func TestDecodeArgs(t *testing.T) {
 		{"a goal id with a dot", `{"goalId":"a.b"}`, "goalId", &GoalResultArgs{}},
 		{"an empty text", `{"text":""}`, "text", &InputArgs{}},
 		{"a text over 65536 bytes", `{"text":"` + strings.Repeat("a", MaxText+1) + `"}`, "text is 65537 bytes", &InputArgs{}},
-		{"any argument where there are none", `{"x":1}`, "x is not an argument", &struct{}{}},
-		{"an unknown field in a list", `{"list":[{"a":1},{"b":1}]}`, "list.1.b", &struct {
+		{"any argument where there are none", `{"x":1}`, "x is not an argument of this command; it takes none", &struct{}{}},
+		{"an unknown field in a list", `{"list":[{"a":1},{"b":1}]}`, "list.1.b is not an argument of this command; it takes list.1.a", &struct {
 			List []struct {
 				A int `json:"a"`
 			} `json:"list"`

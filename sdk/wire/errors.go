@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -207,7 +208,7 @@ func Fail(code, format string, args ...any) *Error {
 }
 
 // ErrorFrom turns any error into a wire error: a *Error in its chain as it is, anything else
-// failed-precondition with its text and outcome unknown. It survives a value whose text cannot be had.
+// failed-precondition (unavailable, if a context's deadline is in its chain) with its text and outcome unknown. It survives a value whose text cannot be had.
 // It returns nil for nil.
 func ErrorFrom(err error) *Error {
 	if err == nil {
@@ -216,6 +217,9 @@ func ErrorFrom(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
 		return e // a nil *Error in an error interface was meant as success, and becomes it
+	}
+	if errors.Is(err, context.DeadlineExceeded) { // something within did not answer
+		return Fail(CodeUnavailable, "%s", textOf(err))
 	}
 	return Fail(CodeFailedPrecondition, "%s", textOf(err))
 }

@@ -56,9 +56,7 @@ func ParseLaunchSpec(raw json.RawMessage) (LaunchSpec, *Error) {
 	var s LaunchSpec
 	if err := DecodeArgs(raw, &s); err != nil {
 		text := strings.TrimPrefix(err.Message, "args: ")
-		if member, ok := strings.CutSuffix(text, " is not an argument of this command"); ok {
-			text = member + " is not a member of a launch spec"
-		}
+		text = strings.Replace(text, unknownArg, " is not a member of a launch spec", 1)
 		return LaunchSpec{}, Refuse(CodeBadRequest, "spec: %s", text)
 	}
 	return s, nil

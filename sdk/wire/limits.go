@@ -32,6 +32,7 @@ const (
 	MaxNesting   = 32        // levels of objects and arrays in a document
 	MaxRefChain  = 32        // references by digest, one behind the other
 	MaxArtifacts = 64        // documents of one closure besides its root
+	MaxSummary   = 1024      // bytes of what a command does, in words
 )
 
 // MaxInteger is the largest integer the wire carries: 2^53-1, what a JSON number holds exactly.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -36,6 +37,7 @@ type Limit struct {
 	Pattern  string   // of a string: a regular expression
 	OneOf    []string // of a string
 	Type     string   // of a json.RawMessage: object, array, …; without it anything goes
+	Doc      string   // what the member is, for people
 }
 
 // Shape is what a Go type does not say about a payload.
@@ -122,7 +124,7 @@ func (l Limit) apply(s *jsonschema.Schema, path string) error {
 	for _, v := range l.OneOf {
 		s.Enum = append(s.Enum, v)
 	}
-	s.Pattern = l.Pattern
+	s.Pattern, s.Description = l.Pattern, l.Doc
 	low, high := int(l.Min), int(l.Max)
 	switch s.Type {
 	case "string":
@@ -225,10 +227,67 @@ func (s *Schema) Check(raw json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	if err := c.schema.Validate(n.goValue()); err != nil {
+	v := n.goValue()
+	if err := c.schema.Validate(v); err != nil {
+		if why := memberProblem(c.schema.Schema(), v, ""); why != "" {
+			return errors.New(why)
+		}
 		return errors.New(schemaProblem(err))
 	}
 	return nil
+}
+
+// memberProblem says which member of a payload has no place in it, or which has to be there, and what would do: the
+// validator tells of both in the words of the schema. Empty when it is neither. path is that of the payload, with a
+// dot behind it.
+func memberProblem(s *jsonschema.Schema, v any, path string) string {
+	m, ok := v.(map[string]any)
+	if !ok || s == nil {
+		return ""
+	}
+	wanted := exactlyOne(s)
+	if s.AdditionalProperties != nil && s.AdditionalProperties.Not != nil { // the schema false
+		for _, name := range slices.Sorted(maps.Keys(m)) {
+			if s.Properties[name] != nil {
+				continue
+			}
+			text := fmt.Sprintf("unknown member %q", clip(path+name))
+			if len(s.Properties) > 0 {
+				text += "; known are " + strings.Join(slices.Sorted(maps.Keys(s.Properties)), ", ")
+			}
+			if len(wanted) > 0 {
+				text += ", and exactly one of " + strings.Join(wanted, ", ") + " is needed"
+			}
+			return text
+		}
+	}
+	given := 0
+	for _, name := range wanted {
+		if _, ok := m[name]; ok {
+			given++
+		}
+	}
+	if len(wanted) > 0 && given != 1 {
+		return fmt.Sprintf("exactly one of %s is needed, and %d are there", strings.Join(wanted, ", "), given)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		if why := memberProblem(s.Properties[name], m[name], path+name+"."); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// exactlyOne are the members of which a schema wants exactly one (Shape.ExactlyOne); nil without such.
+func exactlyOne(s *jsonschema.Schema) []string {
+	var out []string
+	for _, alt := range s.OneOf {
+		if len(alt.Required) != 1 || len(alt.Properties) > 0 {
+			return nil
+		}
+		out = append(out, alt.Required[0])
+	}
+	return out
 }
 
 // schemaProblem takes the trail of keywords off a validator's message: it leads through the schema, which

@@ -88,6 +88,34 @@ func TestSchemaFor(t *testing.T) {
 	}
 }
 
+func TestAPayloadThatDoesNotFitIsToldByItsMembers(t *testing.T) {
+	s, err := SchemaFor(reflect.TypeFor[InputArgs](), Shape{ExactlyOne: []string{"text", "keys"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nested, err := SchemaFor(reflect.TypeFor[payload](), Shape{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		s        *Schema
+		in, want string
+	}{
+		"a member nobody knows":       {s, `{"txt":"x"}`, `unknown member "txt"; known are enter, keys, text, and exactly one of text, keys is needed`},
+		"beside one that is needed":   {s, `{"text":"x","txt":"x"}`, `unknown member "txt"; known are enter, keys, text, and`},
+		"none of two":                 {s, `{"enter":false}`, `exactly one of text, keys is needed, and 0 are there`},
+		"both of two":                 {s, `{"text":"x","keys":["up"]}`, `exactly one of text, keys is needed, and 2 are there`},
+		"a member within a member":    {nested, `{"name":"x","inner":{"n":1,"m":2}}`, `unknown member "inner.m"; known are n`},
+		"a name of any length is cut": {s, `{"` + strings.Repeat("x", 5000) + `":1}`, `xxx..."; known are enter`},
+		"what is neither":             {s, `{"text":1}`, `type: 1 has type "integer"`},
+	} {
+		err := c.s.Check(json.RawMessage(c.in))
+		if err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 400 {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+}
+
 func TestSchemaOfAbsentPayloads(t *testing.T) {
 	void, err := SchemaFor(reflect.TypeFor[struct{}](), Shape{})
 	if err != nil || !void.Void() || void.Digest() != VoidDigest || string(void.Document()) != VoidSchema {

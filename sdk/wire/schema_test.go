@@ -67,9 +67,9 @@ var schemas = func() []schema {
 	add2("service status", `{"epoch":7,"state":"escalated","observedSpecRevision":3,"restarts":[{"t":1,"epoch":5},{"t":2,"epoch":6}],"retiredAt":9,"connectors":[{"agent":"claude"}]}`,
 		"restarts retiredAt connectors connectors.0.agent", true)(codec(DecodeServiceStatus))
 	add2("cluster document", `{"urn":"ai.cotal.manager","revision":23,"attributes":[{"name":"a"}],"commands":[`+
-		`{"name":"despawn","class":"ephemeral","targeted":true,"modes":["owner","any"],"capability":"manager.lifecycle","inputDigest":"`+testDigestA+`","outputDigest":"`+testDigestB+`","effect":"write","traits":["ai.cotal.guarded"]},`+
+		`{"name":"despawn","class":"ephemeral","targeted":true,"modes":["owner","any"],"capability":"manager.lifecycle","inputDigest":"`+testDigestA+`","outputDigest":"`+testDigestB+`","effect":"write","traits":["ai.cotal.guarded"],"summary":"Ends a seat."},`+
 		`{"name":"run","class":"journal","targeted":false,"capability":"manager.run","inputDigest":"`+testDigestA+`","outputDigest":"`+testDigestB+`","action":true,"admissionCeiling":{"maxBytes":1,"maxDepth":2,"maxItems":3},"readinessDeadlineMs":30000}],"events":[{}]}`,
-		"commands.0.effect commands.0.traits commands.1.readinessDeadlineMs attributes.0.name", true)(codec(DecodeCluster))
+		"commands.0.effect commands.0.traits commands.0.summary commands.1.readinessDeadlineMs attributes.0.name", true)(codec(DecodeCluster))
 	add("describe answer", `{"public":true,"descriptor":{"endpoint":"manager","owner":"local","endpointType":"host","protocol":{"v":1},"clusters":[{"digest":"`+testDigestA+`","commands":["ps"],"document":{"urn":"a.b"}}]}}`,
 		"descriptor.endpointType descriptor.clusters.0.document descriptor.clusters.0.document.urn", true, readOnly(DecodeDescribe), nil)
 	add2("manifest", `{"v":1,"root":"`+testDigestA+`","members":["`+testDigestA+`","`+testDigestB+`"]}`, "", false)(codec(DecodeManifest))

@@ -2,22 +2,6 @@ package wire
 
 import "slices"
 
-// ServeOne, ServeInstance and ServeAll are subscriptions of a responder on the unversioned rail. The
-// first is to be joined to the queue group EndpointToken(endpoint), never plain.
-func ServeOne(space, endpoint, command string) string {
-	return "cotal." + space + ".ep.one." + EndpointToken(endpoint) + "." + command + ".>"
-}
-
-// ServeInstance is the subscription on the rail of one instance, for every command.
-func ServeInstance(space, endpoint, instanceID string) string {
-	return "cotal." + space + ".ep.inst." + EndpointToken(endpoint) + "." + instanceID + ".>"
-}
-
-// ServeAll is the subscription on the scatter rail, for every command.
-func ServeAll(space, endpoint string) string {
-	return "cotal." + space + ".ep.all." + EndpointToken(endpoint) + ".>"
-}
-
 // Rails are the three subscriptions of one command: a responder never subscribes a wildcard over
 // commands, so that what it does not serve is told apart by the broker.
 type Rails struct {
