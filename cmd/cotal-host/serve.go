@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"path/filepath"
 	"runtime/debug"
+	"slices"
+	"strings"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
@@ -11,6 +15,8 @@ import (
 	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
 	"github.com/cotal-ai/cotal-host/host"
 	"github.com/cotal-ai/cotal-host/host/config"
+	"github.com/cotal-ai/cotal-host/host/instance"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
 func serveCmd() *cobra.Command {
@@ -20,6 +26,9 @@ func serveCmd() *cobra.Command {
 		Short: "Serve a workspace until stopped",
 		Long: `Serve a workspace: start the message broker (or join one with --server), take back every seat an earlier
 host left running, and answer commands. It prints "ready" on standard output once it really serves.
+
+Without --root the workspace is this directory. In one that is below a workspace, and has no .cotal of its own, it
+is refused: --root says which of the two is meant.
 
 SIGINT, SIGTERM and SIGHUP stop the host and spare the seats: each is printed with the command that ends it.
 A second signal only makes it faster.`,
@@ -49,7 +58,7 @@ A second signal only makes it faster.`,
 		}
 		switch {
 		case !cfg.Open:
-			return cli.Fail(cli.Usage, "authenticated mode is not built yet: pass --open")
+			return cli.Fail(cli.Usage, "pass --open: whoever holds the token of this host's broker may do everything then; there is no other mode yet, as users with rights of their own are not built. See docs/security.md")
 		case cfg.MaxSeats < 0 || cfg.MaxSeats > config.MaxMaxSeats:
 			return cli.Fail(cli.Usage, "--max-seats %d: use 1 to %d, or 0 for the default", cfg.MaxSeats, config.MaxMaxSeats)
 		case cfg.MaxSessions < 0:
@@ -58,6 +67,14 @@ A second signal only makes it faster.`,
 			return cli.Fail(cli.Usage, "--cooling %s: use 0s to 1h", *cooling)
 		case cfg.TokenFile != "" && cfg.Server == "":
 			return cli.Fail(cli.Usage, "--token-file is for --server; the embedded broker makes its own token")
+		}
+		if err := checkServer(cfg.Server); err != nil {
+			return err
+		}
+		if cfg.Root == "" {
+			if err := below(); err != nil {
+				return err
+			}
 		}
 		if cmd.Flags().Changed("cooling") {
 			cfg.Cooling = cooling
@@ -76,4 +93,48 @@ A second signal only makes it faster.`,
 		return h.Run(ctx)
 	}
 	return cmd
+}
+
+// checkServer refuses what is no address of a mesh server: a client would look it up as the name of a host.
+func checkServer(servers string) error {
+	for _, one := range strings.Split(servers, ",") {
+		scheme, _, ok := strings.Cut(strings.TrimSpace(one), "://")
+		if ok && !slices.Contains([]string{"nats", "tls", "ws", "wss"}, scheme) {
+			return cli.Fail(cli.Usage, "--server %s: %s is no scheme of a NATS server; write nats://host:port or tls://host:port", one, scheme)
+		}
+	}
+	return nil
+}
+
+// below refuses to serve this directory when it is in a workspace and is none itself. Who serves there again after a
+// stop means the workspace, and would find nothing of it in another one.
+func below() error {
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil // the host says what is wrong with it
+	}
+	above := new(cli.Target).Workspace()
+	if above == "" || above == dir {
+		return nil
+	}
+	if st, err := os.Stat(filepath.Join(dir, ".cotal")); err == nil && st.IsDir() {
+		return nil // somebody has made it one
+	}
+	rows, _ := cli.LivingSeats(above, wire.Endpoint{}) // the host of that workspace says what is wrong with them
+	run, _ := instance.Probe(above)
+	return cli.Fail(cli.Usage, "%s", belowText(dir, above, run.Held, rows))
+}
+
+// belowText says what there is to choose from in a directory below a workspace.
+func belowText(dir, above string, held bool, rows []wire.AgentRow) string {
+	text := fmt.Sprintf("%s is in the workspace %s", dir, above)
+	switch {
+	case held:
+		text += ", whose host runs: cotal finds it from here"
+	case cli.GoOn(rows) != "":
+		text += fmt.Sprintf(" (%s); to serve that: %s", cli.GoOn(rows), cli.ServeCommand(above, rows))
+	default:
+		text += "; to serve that: " + cli.ServeCommand(above, rows)
+	}
+	return text + "; to make a workspace of its own here: cotal-host serve --open --root ."
 }

@@ -74,10 +74,11 @@ func (s *stopper) silent(why string) error {
 		return cli.Fail(cli.Unreachable, "not running: there is no .cotal/host here or in a directory above; start one with: cotal-host serve --open")
 	case s.root != "" && !s.running.Held:
 		text := fmt.Sprintf("not running: no process holds the lock of %s", s.root)
-		if rows, err := s.seats(); err == nil && len(rows) > 0 {
-			text += fmt.Sprintf("; %d of its seats go on without a host", len(rows))
+		rows, err := s.seats()
+		if err == nil && cli.GoOn(rows) != "" {
+			text += "; " + cli.GoOn(rows)
 		}
-		return cli.Fail(cli.Unreachable, "%s; start it with: cotal-host serve --open --root %s", text, s.root)
+		return cli.Fail(cli.Unreachable, "%s; start it with: %s", text, cli.ServeCommand(s.root, rows))
 	case s.endpoint.URL == "":
 		return cli.Fail(cli.Unreachable, "running (%s, known by its lock), but its endpoint.json is missing, so it cannot be asked; cotal-host stop --root %s stops it, and serve writes the file again", s.who(), s.root)
 	}

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -16,10 +14,8 @@ import (
 
 	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
 	"github.com/cotal-ai/cotal-host/host/instance"
-	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
-	"github.com/cotal-ai/cotal-host/sdk/seat/record"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -243,7 +239,7 @@ func (s *stopper) notRunning() (stopResult, error) {
 	}
 	if s.withAgents && len(left) > 0 {
 		res.Left = left
-		return res, cli.Fail(cli.Partial, "no host runs for %s, and %d of its seats are left; start one (cotal-host serve --open --root %s) and stop again", s.root, len(left), s.root)
+		return res, cli.Fail(cli.Partial, "no host runs for %s, and %d of its seats are left; start one (%s) and stop again", s.root, len(left), cli.ServeCommand(s.root, left))
 	}
 	res.Spared = left
 	return res, nil
@@ -367,63 +363,7 @@ func (s *stopper) judge(res stopResult) (stopResult, error) {
 // seats lists the living seats of this workspace's instance from their directories: without a host,
 // they are all there is to know.
 func (s *stopper) seats() ([]wire.AgentRow, error) {
-	id := s.endpoint.InstanceID
-	if id == "" {
-		var err error
-		if id, err = instanceID(s.root); err != nil || id == "" {
-			return nil, err
-		}
-	}
-	root, err := cli.SeatRoot(s.endpoint)
-	if err != nil {
-		return nil, err
-	}
-	found, err := record.List(root)
-	if err != nil {
-		return nil, fmt.Errorf("list seats: %w", err)
-	}
-	var rows []wire.AgentRow
-	for _, f := range found {
-		o := f.Seat.Record.Owner
-		if f.Err != nil {
-			rows = append(rows, wire.AgentRow{Name: f.CustodyID, SeatID: f.CustodyID, Status: "unknown", Reason: f.Err.Error()})
-			continue
-		}
-		if o.InstanceID != id || f.Exit != nil {
-			continue
-		}
-		row := wire.AgentRow{Name: o.Alias, ID: o.Principal, Space: o.Space, LifecycleUID: o.LifecycleUID, SeatID: f.CustodyID, SeatPID: f.Seat.PID, InstanceID: id}
-		switch l, why := seat.Check(f.Seat.Identity()); l {
-		case seat.Dead:
-			continue // its agent lost the terminal with it; the next host finds what is left
-		case seat.Alive:
-			row.Status = "running"
-		default:
-			row.Status, row.Reason = "unknown", why
-		}
-		rows = append(rows, row)
-	}
-	return rows, nil
-}
-
-// instanceID reads the identity of a workspace; empty when it never had a host.
-func instanceID(root string) (string, error) {
-	path := filepath.Join(instance.DirOf(root), "instance.json")
-	file, _, err := manifest.OpenRegular(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	var f struct {
-		InstanceID string `json:"instanceId"`
-	}
-	if err == nil {
-		defer file.Close()
-		err = json.NewDecoder(io.LimitReader(file, 64<<10)).Decode(&f)
-	}
-	if err != nil {
-		return "", fmt.Errorf("read identity %s: %w", path, err)
-	}
-	return f.InstanceID, nil
+	return cli.LivingSeats(s.root, s.endpoint)
 }
 
 func (s *stopper) print(w io.Writer, res stopResult) {
@@ -435,7 +375,7 @@ func (s *stopper) print(w io.Writer, res stopResult) {
 		fmt.Fprintf(w, "left running: %s (%s)\n", r.Name, pids(r))
 	}
 	if len(res.Spared) > 0 {
-		fmt.Fprintf(w, "to end one: cotal-host serve --open --root %s, then cotal stop %s; to look at one: cotal attach %s\n", root, res.Spared[0].Name, res.Spared[0].Name)
+		fmt.Fprintf(w, "to end one: %s, then cotal stop %s; to look at one: cotal attach %s\n", cli.ServeCommand(root, res.Spared), res.Spared[0].Name, res.Spared[0].Name)
 	}
 	switch {
 	case res.Stopped && res.How == "not-running":

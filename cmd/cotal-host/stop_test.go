@@ -5,11 +5,14 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
@@ -22,6 +25,12 @@ func TestFieldC1_EveryWayOfStoppingSparesTheSeats(t *testing.T) {
 		"SIGINT twice": func(_ *harness.World, h *harness.Host) { h.Signal(syscall.SIGINT); h.Signal(syscall.SIGINT) },
 		"stop command": func(w *harness.World, _ *harness.Host) {
 			r := w.Host("stop").OK()
+			again := "2 of its seats go on without a host; start it with: cotal-host serve --open --root " + w.Root + "\n"
+			for _, r := range []harness.Result{w.CLI("ps").Want(3), w.CLI("goal", "AAAAAAAAAAAAAAAAAAAAAA").Want(3), w.Host("status").Want(3)} {
+				if !strings.HasSuffix(r.Stderr, again) {
+					t.Errorf("%v\ndoes not say %q", r, again)
+				}
+			}
 			for _, seat := range []string{"left running: one (", "left running: two ("} {
 				if !strings.Contains(r.Stdout, seat) {
 					t.Errorf("%v\ndoes not say %q", r, seat)
@@ -264,13 +273,52 @@ func TestFieldC4_AHostWithoutItsFileIsFoundAndStopped(t *testing.T) {
 
 func TestServe_RefusesWhatItCannotDo(t *testing.T) {
 	w := harness.New(t)
-	for _, args := range [][]string{{}, {"--open", "--log-level", "loud"}, {"--open", "--token-file", "x"}, {"--open", "--space", "a b"}, {"--open", "--nope"}, {"--open", "stray"}} {
+	for _, args := range [][]string{{}, {"--open", "--log-level", "loud"}, {"--open", "--token-file", "x"}, {"--open", "--space", "a b"}, {"--open", "--nope"}, {"--open", "--server", "foo://127.0.0.1:4222"}, {"--open", "stray"}} {
 		r := w.Host("serve", args...).Want(2)
 		if r.Stdout != "" || strings.Count(r.Stderr, "\n") != 1 {
 			t.Errorf("%v", r)
 		}
 	}
-	if r := w.Host("serve").Want(2); !strings.Contains(r.Stderr, "pass --open") {
+	if r := w.Host("serve").Want(2); !strings.Contains(r.Stderr, "pass --open") || !strings.Contains(r.Stderr, "may do everything") {
 		t.Errorf("%v", r)
+	}
+}
+
+// Who serves in a directory below the workspace after a stop got another workspace, without a word and without seats.
+func TestServeBelowAWorkspaceAsksWhichIsMeant(t *testing.T) {
+	t.Setenv("COTAL_SEAT_ROOT", t.TempDir())
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{".cotal/host", "below/deep", "own/.cotal/agents"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		dir     string
+		refused bool
+	}{
+		"the workspace itself is served":       {".", false},
+		"a directory of it is not":             {"below/deep", true},
+		"one that was made a workspace is one": {"own", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Chdir(filepath.Join(root, c.dir))
+			err := below()
+			if (err != nil) != c.refused {
+				t.Fatalf("%v", err)
+			}
+			if err != nil && (cli.CodeOf(err) != cli.Usage || !strings.Contains(err.Error(), "is in the workspace "+root+"; to serve that: cotal-host serve --open --root "+root+"; to make a workspace of its own here: cotal-host serve --open --root .")) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	if text := belowText("/w/a b", "/w", false, []wire.AgentRow{{Name: "a", InstanceID: "i", Space: "team"}}); !strings.Contains(text, "/w (1 of its seats goes on without a host); to serve that: cotal-host serve --open --root /w --space team;") {
+		t.Error(text)
+	}
+	if text := belowText("/w/a", "/w", true, nil); !strings.Contains(text, "/w, whose host runs: cotal finds it from here;") {
+		t.Error(text)
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,61 +31,25 @@ func main() {
 }
 
 // flags are the command line.
-type flags struct {
-	config, opts, bins  []string
-	bundle, model       string
-	rules               []string
-	timeout, ruleLimit  time.Duration
-	asJSON, list, quiet bool
-}
+type flags struct{ cli.VerifyFlags }
 
 func newRoot(out io.Writer) *cobra.Command {
 	var f flags
-	cmd := &cobra.Command{
-		Use: "cotal BINARY [flags]",
-		// It is a command of cotal, which hands over to it.
-		Annotations:           map[string]string{cobra.CommandDisplayNameAnnotation: "cotal ext verify"},
-		DisableFlagsInUseLine: true,
-		Short:                 "Try whether a plugin keeps the rules that a host relies on",
-		Long: `Runs the conformance suite on a connector or runtime binary: it is started as a host starts it, in
-directories of its own, without a host, and asked everything a host asks, the right and the wrong. Nothing is
-left of it afterwards, also after Ctrl-C.
-
-Where plugins.toml beside the binary names it, its configuration is taken from there, unless --config is given.
-
-Exit codes: 0 every rule that applies is kept, 1 a rule is broken or the binary cannot be tried, 2 usage,
-130 interrupted. A rule for the other kind of plugin, or for an ability that this one does not announce, does
-not apply.`,
-		Example: `  cotal ext verify ./cotal-connector-echo
-  cotal ext verify bin/cotal-connector-command --opt 'argv=["true"]'
-  cotal ext verify ./cotal-runtime-mine --rule exit-code-is-exact
-  cotal ext verify ./cotal-connector-mine --config endpoint=http://127.0.0.1:8080
-  cotal ext verify --list`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.list {
-				if len(args) > 0 {
-					return cli.Fail(cli.Usage, "--list takes no binary")
-				}
-				return list(out, f.asJSON)
+	cmd := cli.VerifyCmd("cotal", &f.VerifyFlags)
+	// It is a command of cotal, which hands over to it.
+	cmd.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "cotal ext verify"}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if f.List {
+			if len(args) > 0 {
+				return cli.Fail(cli.Usage, "--list takes no binary")
 			}
-			if err := cli.Arg("BINARY", false, "BINARY [flags]")(cmd, args); err != nil {
-				return err
-			}
-			return f.verify(cmd.Context(), out, args[0])
-		},
+			return list(out, f.JSON)
+		}
+		if err := cli.Arg("<binary>", false, "<binary> [flags]")(cmd, args); err != nil {
+			return err
+		}
+		return f.verify(cmd.Context(), out, args[0])
 	}
-	fl := cmd.Flags()
-	fl.StringArrayVar(&f.config, "config", nil, "key=value of the plugin's configuration, or a JSON object; the value is JSON, else text (repeatable)")
-	fl.StringArrayVar(&f.opts, "opt", nil, "name=value of the launch options that a launch needs; the value is JSON, else text (repeatable)")
-	fl.StringArrayVar(&f.bins, "bin", nil, "name=path of an executable that the connector requires; else PATH, else a stand-in (repeatable)")
-	fl.StringVar(&f.bundle, "bundle", "", "directory of the host's own binaries (default: that of the plugin, when plugins.toml is there, else that of cotal)")
-	fl.StringVar(&f.model, "model", "", "a model that the connector takes (default: verify/model)")
-	fl.StringArrayVar(&f.rules, "rule", nil, "run this rule only (repeatable)")
-	fl.DurationVar(&f.timeout, "timeout", 10*time.Minute, "bound for everything")
-	fl.DurationVar(&f.ruleLimit, "rule-timeout", time.Minute, "bound for one rule")
-	fl.BoolVar(&f.asJSON, "json", false, "print the report as JSON")
-	fl.BoolVar(&f.list, "list", false, "list the rules and run none")
-	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print only what failed, and the sum")
 	cmd.SetOut(out)
 	return cmd
 }
@@ -138,31 +101,31 @@ func (f *flags) verify(ctx context.Context, out io.Writer, path string) error {
 	for _, r := range plugintest.Rules() {
 		known[r.ID] = true
 	}
-	for _, id := range f.rules {
+	for _, id := range f.Rules {
 		if !known[id] {
 			return cli.Fail(cli.Usage, "there is no rule %q; --list shows them", id)
 		}
 	}
 	untried := 0
-	if !f.asJSON {
+	if !f.JSON {
 		opts.Progress = func(r plugintest.Result) {
 			switch {
 			case r.Untried:
 				untried++ // seventy lines would say one thing
-			case !f.quiet || r.Status == plugintest.Failed:
+			case !f.Quiet || r.Status == plugintest.Failed:
 				_, _ = io.WriteString(out, plugintest.Line(r))
 			}
 		}
 	}
-	tctx, cancel := context.WithTimeout(ctx, f.timeout)
+	tctx, cancel := context.WithTimeout(ctx, f.Timeout)
 	defer cancel()
 	report := plugintest.Verify(tctx, path, opts)
 	if ctx.Err() == nil && tctx.Err() != nil {
-		report.Error = fmt.Sprintf("not done within %s (--timeout)", f.timeout)
+		report.Error = fmt.Sprintf("not done within %s (--timeout)", f.Timeout)
 	}
 	failed := report.Error
 	switch {
-	case f.asJSON:
+	case f.JSON:
 		err = printJSON(out, report)
 	case len(report.Results) > 0:
 		if untried > 0 {
@@ -176,7 +139,7 @@ func (f *flags) verify(ctx context.Context, out io.Writer, path string) error {
 		return err
 	case ctx.Err() != nil:
 		return cli.Silent(cli.Interrupted)
-	case failed != "" && !f.asJSON:
+	case failed != "" && !f.JSON:
 		return cli.Fail(cli.Refused, "%s", failed)
 	case failed != "" || !report.OK():
 		return cli.Silent(cli.Refused)
@@ -185,8 +148,8 @@ func (f *flags) verify(ctx context.Context, out io.Writer, path string) error {
 }
 
 func (f *flags) options(path string) (plugintest.Options, error) {
-	opts := plugintest.Options{Model: f.model, Rules: f.rules, Timeout: f.ruleLimit, BundleDir: f.bundle, Binaries: map[string]string{}}
-	config, err := pairs("--config", f.config)
+	opts := plugintest.Options{Model: f.Model, Rules: f.Rules, Timeout: f.RuleLimit, BundleDir: f.Bundle, Binaries: map[string]string{}}
+	config, err := pairs("--config", f.Config)
 	if err != nil {
 		return opts, err
 	}
@@ -195,10 +158,10 @@ func (f *flags) options(path string) (plugintest.Options, error) {
 			return opts, cli.Fail(cli.Usage, "--config: %w", err)
 		}
 	}
-	if opts.LaunchOptions, err = pairs("--opt", f.opts); err != nil {
+	if opts.LaunchOptions, err = pairs("--opt", f.Opts); err != nil {
 		return opts, err
 	}
-	for _, kv := range f.bins {
+	for _, kv := range f.Bins {
 		name, file, ok := strings.Cut(kv, "=")
 		if !ok || name == "" || file == "" {
 			return opts, cli.Fail(cli.Usage, "--bin %q is not name=path", kv)

@@ -44,7 +44,7 @@ func TestExitCodesSayWhetherTheRulesAreKept(t *testing.T) {
 		"no such file":                          {[]string{filepath.Join(bin, "none")}, cli.Refused, "no such file"},
 		"no program":                            {[]string{text}, cli.Refused, "is not an executable file"},
 		"a program that is no plugin":           {[]string{"/bin/echo", "--rule", "starts"}, cli.Refused, "on standard output"},
-		"no binary named":                       {nil, cli.Usage, "BINARY is missing"},
+		"no binary named":                       {nil, cli.Usage, "<binary> is missing"},
 		"no such rule":                          {[]string{command, "--rule", "none"}, cli.Usage, `no rule "none"`},
 		"an option without a value":             {[]string{command, "--opt", "argv"}, cli.Usage, "neither key=value nor a JSON object"},
 		"a list of one binary":                  {[]string{"--list", command}, cli.Usage, "--list takes no binary"},
@@ -152,13 +152,13 @@ func itoa(n int) string { data, _ := json.Marshal(n); return string(data) }
 // The words of the command line are those of cotal, whose command it is.
 func TestTheHelpAndUsageNameTheWholeCommand(t *testing.T) {
 	_, help, _ := verify(t, "--help")
-	for _, want := range []string{"\n  cotal ext verify BINARY [flags]\n", "help for cotal ext verify"} {
+	for _, want := range []string{"\n  cotal ext verify <binary> [flags]\n", "help for cotal ext verify"} {
 		if !strings.Contains(help, want) {
 			t.Errorf("no %q in\n%s", want, help)
 		}
 	}
 	_, _, missing := verify(t)
-	if want := "BINARY is missing; usage: cotal ext verify BINARY [flags]"; !strings.Contains(missing, want) {
+	if want := "<binary> is missing; usage: cotal ext verify <binary> [flags]"; !strings.Contains(missing, want) {
 		t.Errorf("%q, want %q", missing, want)
 	}
 	_, out, errw := verify(t, "/none/such")

@@ -537,7 +537,7 @@ func (a *attachment) take(p []byte) {
 			return
 		}
 		if a.dropped.Add(int64(len(p))) == int64(len(p)) { // the first ones only
-			a.con.notice("you only watch: what you type is dropped; %s detaches", a.key)
+			a.con.notice("%s", watchText(a.opt.ReadOnly, a.key.String(), a.seat.Alias))
 		}
 		return
 	case l == nil:
@@ -551,4 +551,12 @@ func (a *attachment) take(p []byte) {
 	}
 	a.pending.Add(int64(len(p)))
 	a.typed <- typed{to: l, p: p}
+}
+
+// watchText is what somebody is told who types and only watches: by choice, or for another terminal has the keyboard.
+func watchText(chosen bool, key, name string) string {
+	if chosen {
+		return "you only watch: what you type is dropped; " + key + " detaches"
+	}
+	return fmt.Sprintf("another terminal has the keyboard: what you type is dropped; %s detaches, and this takes it: cotal attach --take-over %s", key, cli.OneLine(name))
 }

@@ -292,7 +292,7 @@ func TestAttach_OneTerminalHasTheKeyboardUntilAnotherTakesIt(t *testing.T) {
 	// What is typed before the terminal is live is flushed, and not answered: so it is typed until it is.
 	eventually(t, "typing is answered", func() bool {
 		b.send("n")
-		return strings.Contains(b.text(), "what you type is dropped")
+		return strings.Contains(b.text(), "what you type is dropped; Ctrl-] detaches, and this takes it: cotal attach --take-over keys")
 	})
 	a.send("from-a;")
 	b.see("from-a;")

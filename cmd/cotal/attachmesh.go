@@ -288,7 +288,7 @@ func (o *overMesh) takeOver(keys chan<- []byte, p []byte) {
 	switch {
 	case o.readOnly.Load():
 		if !terminal.IsReport(p) && first() { // nobody types a report: the terminal answers what is another's to answer
-			o.con.notice("you only watch: what you type is dropped; %s detaches", o.key)
+			o.con.notice("%s", watchText(o.opt.ReadOnly, o.key.String(), o.name))
 		}
 	case !o.on.Load():
 		o.dropped.Add(int64(len(p)))

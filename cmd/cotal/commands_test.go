@@ -215,6 +215,9 @@ func TestDescribeAndInvoke(t *testing.T) {
 	if r := w.CLI("invoke", "manager", "input", "--target", "one", "--args", `{"text":"over the mesh"}`).OK(); !strings.Contains(r.Stdout, `"bytes": 14`) {
 		t.Errorf("%v", r)
 	}
+	if r := w.CLI("invoke", "manager", "stop", "--target", "one").Want(2); !strings.Contains(r.Stderr, "acts on its caller alone") || !strings.Contains(r.Stderr, "cotal stop one") {
+		t.Errorf("%v", r)
+	}
 	w.CLI("invoke", "manager", "input", "--target", "one", "--mode", "self", "--args", `{"text":"x"}`).Want(2)
 	if r := w.CLI("invoke", "manager", "inspect", "--args", `{"name":"nobody"}`).Want(4); r.Stdout != "" {
 		t.Errorf("%v", r)
@@ -257,8 +260,11 @@ func TestPersonas_AreDefinedListedAndShown(t *testing.T) {
 	if r := w.CLI("personas", "list").OK(); !strings.Contains(r.Stdout, "reader  read  ") || !strings.Contains(r.Stdout, "broken") || !strings.Contains(r.Stdout, "cannot be read: ") {
 		t.Errorf("%v", r)
 	}
-	if r := w.CLI("personas", "show", "reader").OK(); !strings.Contains(r.Stdout, "name         reader\nrole         read\n") || !strings.HasSuffix(r.Stdout, "\nYou read.\nYou never push.\n") {
+	if r := w.CLI("personas", "show", "reader").OK(); !strings.Contains(r.Stdout, "name         reader\nrole         read\nagent        command\n") || !strings.HasSuffix(r.Stdout, "\nYou read.\nYou never push.\n") {
 		t.Errorf("%v", r)
+	}
+	if code, out, errw := r.pipe("", "personas", "define", "lost", "--prompt", "You."); code != 0 || strings.Contains(out, "start it") || !strings.Contains(errw, `for the agent "claude", and this host has no such connector`) {
+		t.Errorf("exit code %d: %s%s", code, out, errw)
 	}
 	// It is what spawn starts.
 	w.CLI("spawn", "reader", "--detach", "--", "sleep", "600").OK()

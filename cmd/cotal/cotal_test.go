@@ -58,7 +58,7 @@ func TestSpawnRequest(t *testing.T) {
 		"some tools":                        {args: "p --share-tools a,b", want: wire.SpawnArgs{Name: "p", ShareTools: []string{"a", "b"}}},
 		"no tools":                          {args: "p --share-tools none", want: wire.SpawnArgs{Name: "p", ShareTools: []string{}}},
 		"no events are events that are off": {args: "p --no-events", want: wire.SpawnArgs{Name: "p", Events: new(bool)}},
-		"events and no events":              {args: "p --no-events --events", bad: "if any flags in the group"},
+		"events and no events":              {args: "p --no-events --events", bad: "--events and --no-events exclude each other"},
 		"restarts":                          {args: "p --restarts 3", want: wire.SpawnArgs{Name: "p", Supervise: &wire.Supervise{Restarts: 3, WindowMs: 120_000}}},
 		"restarts in a time":                {args: "p --restarts 1 --restart-window 10s", want: wire.SpawnArgs{Name: "p", Supervise: &wire.Supervise{Restarts: 1, WindowMs: 10_000}}},
 		"no restarts":                       {args: "p --restarts 0", bad: "write at least 1"},
@@ -188,6 +188,11 @@ func TestSpawnedResults(t *testing.T) {
 	}
 	s := spawned{State: wire.GoalSucceeded, Name: "a_2", Result: &wire.SpawnResult{Agent: "command", Mode: "pty", PID: 7}}
 	if got := s.line(); got != "spawned a_2 (no role), agent command on pty, pid 7; attach: cotal attach a_2" {
+		t.Error(got)
+	}
+	three := 3
+	s.Result.PID, s.Exit = 0, &wire.SeatExit{Code: &three}
+	if got := s.line(); got != "spawned a_2 (no role), agent command on pty; it has ended already, with code 3; what it printed: cotal logs a_2" {
 		t.Error(got)
 	}
 }

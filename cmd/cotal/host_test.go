@@ -248,6 +248,9 @@ func TestLogs_OfASeatThatEndedByItself(t *testing.T) {
 	if r.OK(); r.Stdout != "one\ntwo\n" || !strings.Contains(r.Stderr, "short has ended, with code 3") {
 		t.Errorf("%v", r)
 	}
+	if r := w.CLI("input", "short", "--text", "x").Want(4); !strings.Contains(r.Stderr, "short has ended, with code 3; nothing was typed. What it printed: cotal logs short") {
+		t.Errorf("%v", r)
+	}
 	if r := w.CLI("logs", "-f", "--raw", "short").OK(); r.Stdout != "one\x1b[1m\r\ntwo\r\n" || !strings.Contains(r.Stderr, "nothing more will come") {
 		t.Errorf("%v", r)
 	}

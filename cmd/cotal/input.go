@@ -86,6 +86,9 @@ While a person types at the seat's terminal nothing else is typed: that is waite
 		if err != nil {
 			return err
 		}
+		if row.Exit != nil {
+			return cli.Fail(cli.NotFound, "%s has ended, %s; nothing was typed. What it printed: cotal logs %s", row.Name, cli.HowEnded(row.Exit), row.Name)
+		}
 		if f.Changed("wait-text") {
 			if err := awaitText(cmd.Context(), a, row, opt); err != nil {
 				return err

@@ -217,7 +217,15 @@ func TestWhatNobodyKnowsIsNotSaid(t *testing.T) {
 	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
-	for _, args := range [][]string{{"--space", "other", "ps"}, {"--space", "other", "status"}, {"invoke", "nosuch", "ps"}, {"describe", "--endpoint", "nosuch"}} {
+	for _, args := range [][]string{{"invoke", "nosuch", "ps"}, {"describe", "--endpoint", "nosuch"}} {
+		if r := w.CLI(args...).Want(4); !strings.Contains(r.Stderr, "serves an endpoint nosuch; the host is the endpoint manager") {
+			t.Errorf("%v", r)
+		}
+	}
+	if r := w.CLI("--server", w.Endpoint().URL, "ps").Want(1); !strings.Contains(r.Stderr, "no token was sent: name ") {
+		t.Errorf("%v", r)
+	}
+	for _, args := range [][]string{{"--space", "other", "ps"}, {"--space", "other", "status"}} {
 		if r := w.CLI(args...).Want(3); !strings.Contains(r.Stderr, "nobody in space") || strings.Contains(r.Stderr, "does not answer") {
 			t.Errorf("%v", r)
 		}

@@ -38,7 +38,7 @@ before anything is sent. A command that acts on a seat needs --target.
 
 Exit code 2: it does not fit the contract, and nothing was sent. 75: no answer came, and it may have been executed:
 look before you repeat it. With --all every instance is asked, and what is missing makes the exit code 5.`,
-		Example: "  cotal invoke manager resolve-cwd --args '{\"cwd\":\"/src\"}'\n  cotal invoke manager input --target reviewer --args '{\"text\":\"/compact\"}'\n  cotal invoke manager status --all --json | jq .data.agentCount",
+		Example: "  cotal invoke manager resolve-cwd --args '{\"cwd\":\"/tmp\"}'\n  cotal invoke manager spawn --args '{\"name\":\"reviewer\"}'\n  cotal invoke manager input --target reviewer --args '{\"text\":\"/compact\"}'\n  cotal invoke manager status --all --json | jq .data.agentCount",
 	}
 	var args, target, id, mode string
 	fl := cmd.Flags()
@@ -155,6 +155,9 @@ func fit(ctx context.Context, c *cli.Client, call *mesh.Call, raw json.RawMessag
 	case !slices.Contains(decl.Modes, call.Authz):
 		return cli.Fail(cli.Usage, "%s admits %s, not mode %s", call.Command, modesOf(decl), mode)
 	}
+	if call.Authz == wire.AuthzSelf && target != c.Caller().UID {
+		return cli.Fail(cli.Usage, "%s", selfText(call.Command, target))
+	}
 	row, err := c.Locate(ctx, target) // it has a bound of its own, and says who has not answered
 	if err != nil {
 		return err
@@ -165,6 +168,15 @@ func fit(ctx context.Context, c *cli.Client, call *mesh.Call, raw json.RawMessag
 	call.Instance = row.InstanceID
 	call.Target, err = cli.TargetOf(row)
 	return err
+}
+
+// selfText is the error of a command in mode self that names somebody else.
+func selfText(command, target string) string {
+	text := fmt.Sprintf("%s in mode self acts on its caller alone, and that is you and no seat", command)
+	if command == wire.CmdStop {
+		text += fmt.Sprintf("; to end %s: cotal stop %s, or cotal invoke manager %s --target %s", target, target, wire.CmdDespawn, target)
+	}
+	return text + ". Nothing was sent"
 }
 
 // invokeError says what is known of a call that was not answered, or was refused.

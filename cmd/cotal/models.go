@@ -31,8 +31,8 @@ func modelsCmd(a *app) *cobra.Command {
 		Use:   "models",
 		Short: "List the models that the agent programs offer",
 		Long: `List the models that the agent programs of the host offer, as their connectors say it: what --model and
---variant of spawn take. A connector that has no list, or cannot make one now, says so in its row. With
---agent that is the error of the command.`,
+--variant of spawn take. One that cannot make its list now has a row that says why; with --agent that is the
+error of the command. That a connector has no list at all is no error.`,
 		Example: "  cotal models --agent opencode\n  cotal models --json | jq -r '.agent as $a | .models[] | $a + \" \" + .id'",
 		Args:    cli.NoArgs,
 	}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +22,15 @@ const (
 	personaArg = "<persona>"
 	// describedMax is how much of a description the list shows, characters.
 	describedMax = 100
+	// agentsAtOnce bounds how many questions about the agents of personas are open at once.
+	agentsAtOnce = 8
 )
+
+// personaRow is a persona, and its JSON form.
+type personaRow struct {
+	wire.PersonaRow
+	Agent string `json:"agent,omitempty"` // connector of a spawn of it, the default where it names none; absent: not known
+}
 
 func personasCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
@@ -42,42 +52,42 @@ func personasListCmd(a *app) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the personas of the host",
-		Long:    "List the personas of the host. A file that cannot be read has a row that says why.",
+		Long:    "List the personas of the host, with the connector that a spawn of each is for. A file that cannot be read has a row\nthat says why.",
 		Example: "  cotal personas list\n  cotal personas list --json | jq -r .name",
 		Args:    cli.NoArgs,
 	}
 	asJSON := jsonFlag(cmd, "print one JSON object a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		reply, err := listPersonas(cmd.Context(), a)
+		rows, err := listPersonas(cmd.Context(), a)
 		if err != nil {
 			return err
 		}
 		if *asJSON {
-			for _, p := range reply.Personas {
+			for _, p := range rows {
 				if err := cli.PrintJSON(a.out, p); err != nil {
 					return err
 				}
 			}
 			return nil
 		}
-		printPersonas(a.out, reply.Personas)
+		printPersonas(a.out, rows)
 		return nil
 	}
 	return cmd
 }
 
-func printPersonas(w io.Writer, rows []wire.PersonaRow) {
+func printPersonas(w io.Writer, rows []personaRow) {
 	if len(rows) == 0 {
 		fmt.Fprintln(w, "(no personas)")
 		return
 	}
-	table := [][]string{{"NAME", "ROLE", "MODEL", "OWNER", "DESCRIPTION"}}
+	table := [][]string{{"NAME", "ROLE", "AGENT", "MODEL", "OWNER", "DESCRIPTION"}}
 	for _, p := range rows {
 		about := clip(p.Description, describedMax)
 		if p.Error != "" {
 			about = "cannot be read: " + p.Error
 		}
-		table = append(table, []string{p.Name, known(p.Role), known(p.Model), known(p.Owner), about})
+		table = append(table, []string{p.Name, known(p.Role), known(p.Agent), known(p.Model), known(p.Owner), about})
 	}
 	columns(w, table, nil)
 }
@@ -86,7 +96,7 @@ func personasShowCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show " + personaArg,
 		Short:   "Show one persona",
-		Long:    "Show one persona of the host, with its instructions.",
+		Long:    "Show one persona of the host, with its instructions and the connector that a spawn of it is for. Its launch options\nare not told over the mesh: they stand in its file.",
 		Example: "  cotal personas show reviewer\n  cotal personas show reviewer --json | jq -r .persona",
 		Args:    cli.Arg(personaArg, false, personaArg),
 	}
@@ -107,6 +117,7 @@ func personasShowCmd(a *app) *cobra.Command {
 		}
 		line("name", p.Name)
 		line("role", p.Role)
+		line("agent", p.Agent)
 		line("model", p.Model)
 		line("owner", p.Owner)
 		line("description", p.Description)
@@ -138,49 +149,95 @@ func (a *app) askPersonas(ctx context.Context, ask func(*cli.Client) error, read
 }
 
 // personaOf is a persona as a file of this machine says it: who can read the file may see it all.
-func personaOf(ref string, p persona.Persona) wire.PersonaRow {
-	return wire.PersonaRow{Name: ref, Role: p.Role, Model: p.Model, Description: p.Description, Owner: p.Owner}
+func personaOf(ref string, p persona.Persona) personaRow {
+	return personaRow{PersonaRow: wire.PersonaRow{Name: ref, Role: p.Role, Model: p.Model, Description: p.Description, Owner: p.Owner}, Agent: p.Agent}
 }
 
-func listPersonas(ctx context.Context, a *app) (reply wire.ListPersonasReply, err error) {
+func listPersonas(ctx context.Context, a *app) (rows []personaRow, err error) {
 	err = a.askPersonas(ctx, func(c *cli.Client) error {
-		return c.Read(ctx, wire.CmdListPersonas, nil, &reply)
+		var reply wire.ListPersonasReply
+		if err := c.Read(ctx, wire.CmdListPersonas, nil, &reply); err != nil {
+			return err
+		}
+		rows = make([]personaRow, len(reply.Personas))
+		for i, p := range reply.Personas {
+			rows[i].PersonaRow = p
+		}
+		agentsOf(ctx, c, rows)
+		return nil
 	}, func(root string) error {
 		list, err := persona.List(root)
 		for _, e := range list {
 			row := personaOf(e.Ref, e.Persona)
 			if e.Err != nil {
-				row = wire.PersonaRow{Name: e.Ref, Error: e.Err.Error()}
+				row = personaRow{PersonaRow: wire.PersonaRow{Name: e.Ref, Error: e.Err.Error()}}
 			}
-			reply.Personas = append(reply.Personas, row)
+			rows = append(rows, row)
 		}
 		return err
 	})
-	return reply, err
+	return rows, err
+}
+
+// agentsOf asks for the connectors of personas. What is not told stays unknown.
+func agentsOf(ctx context.Context, c *cli.Client, rows []personaRow) {
+	host, err := c.Only(ctx) // which of several hosts has named them is not told
+	if err != nil {
+		return
+	}
+	slots := make(chan struct{}, agentsAtOnce)
+	var wg sync.WaitGroup
+	for i := range rows {
+		if rows[i].Error != "" {
+			continue
+		}
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			rows[i].Agent, _ = agentOf(ctx, c, host, rows[i].Name)
+		})
+	}
+	wg.Wait()
+}
+
+// agentOf asks a host which connector a spawn of a persona is for.
+func agentOf(ctx context.Context, c *cli.Client, host, name string) (string, error) {
+	var reply wire.ResolveAgentReply
+	err := c.Ask(ctx, mesh.Call{
+		Command: wire.CmdResolveAgent, Instance: host, Deadline: 5 * time.Second,
+		Args: wire.ResolveAgentArgs{Name: name, DefaultAgent: os.Getenv(defaultAgentEnv)},
+	}, &reply)
+	return reply.Agent, err
 }
 
 // showPersona reads one persona. The reply may hold the row itself, or a list with one row, as other managers
 // give it.
-func showPersona(ctx context.Context, a *app, name string) (wire.PersonaRow, error) {
-	var reply struct {
-		wire.PersonaRow
-		wire.ListPersonasReply
-	}
-	err := a.askPersonas(ctx, func(c *cli.Client) error {
-		return c.Read(ctx, wire.CmdShowPersona, wire.NameArgs{Name: name}, &reply)
+func showPersona(ctx context.Context, a *app, name string) (row personaRow, err error) {
+	err = a.askPersonas(ctx, func(c *cli.Client) error {
+		var reply struct {
+			wire.PersonaRow
+			wire.ListPersonasReply
+		}
+		if err := c.Read(ctx, wire.CmdShowPersona, wire.NameArgs{Name: name}, &reply); err != nil {
+			return err
+		}
+		if row.PersonaRow = reply.PersonaRow; len(reply.Personas) == 1 {
+			row.PersonaRow = reply.Personas[0]
+		}
+		one := []personaRow{row}
+		agentsOf(ctx, c, one)
+		row = one[0]
+		return nil
 	}, func(root string) error {
 		p, err := persona.Load(root, name)
 		if errors.Is(err, persona.ErrNotFound) {
 			return cli.Fail(cli.NotFound, "%w", err)
 		}
-		reply.PersonaRow = personaOf(name, p)
-		reply.Persona = p.Body
+		row = personaOf(name, p)
+		row.Persona = p.Body
 		return err
 	})
-	if len(reply.Personas) == 1 {
-		return reply.Personas[0], err
-	}
-	return reply.PersonaRow, err
+	return row, err
 }
 
 func personasDefineCmd(a *app) *cobra.Command {
@@ -188,10 +245,11 @@ func personasDefineCmd(a *app) *cobra.Command {
 		Use:   "define " + personaArg,
 		Short: "Write a persona, or change it",
 		Long: `Write a persona of the host, or change one that is yours: its instructions are --prompt, or the text of the
-file that --from names (- is standard input). What is not given is left as it is in the file. Capabilities
+file that --from names (- is standard input). What is not given is left as it is in the file. A persona without --agent
+is for the default agent of the host; where that is not there, or no connector is called so, a note says it. Capabilities
 cannot be given to a persona here: nobody grants themselves any. With --server, in a space of several hosts, --on says
 whose persona it is.`,
-		Example: "  cotal personas define reviewer --agent opencode --role review --prompt 'You review changes. You never push.'\n  cotal personas define tester --from tester.txt --model anthropic/claude-sonnet-4-5",
+		Example: "  cotal personas define reviewer --agent opencode --role review --prompt 'You review changes. You never push.'\n  cotal personas define tester --agent opencode --from tester.txt --model anthropic/claude-sonnet-4-5",
 		Args:    cli.Arg(personaArg, false, personaArg),
 	}
 	var def wire.DefinePersonaArgs
@@ -242,11 +300,41 @@ whose persona it is.`,
 		if err != nil {
 			return cli.MayHaveRun(err, "cotal personas show "+def.Name)
 		}
-		if *asJSON {
+		note := ""
+		if agent, err := agentOf(cmd.Context(), c, host, def.Name); err == nil {
+			var st wire.StatusReply
+			if c.Ask(cmd.Context(), mesh.Call{Command: wire.CmdStatus, Instance: host, Deadline: 5 * time.Second}, &st) == nil {
+				note = noAgent(reply.Name, agent, st.Connectors)
+			}
+		}
+		if note != "" {
+			fmt.Fprintf(a.errw, "note: %s\n", cli.OneLine(note))
+		}
+		switch {
+		case *asJSON:
 			return cli.PrintJSON(a.out, reply)
+		case note != "":
+			fmt.Fprintf(a.out, "wrote %s (%s)\n", cli.OneLine(reply.Name), cli.OneLine(reply.Path))
+			return nil
 		}
 		fmt.Fprintf(a.out, "wrote %s (%s); start it: cotal spawn %s\n", cli.OneLine(reply.Name), cli.OneLine(reply.Path), cli.OneLine(reply.Name))
 		return nil
 	}
 	return cmd
+}
+
+// noAgent says that a spawn of a persona would be refused, since no connector is called as it wants; empty otherwise.
+func noAgent(name, agent string, there []wire.ConnectorStatus) string {
+	var names []string
+	for _, c := range there {
+		if c.Agent == agent {
+			return ""
+		}
+		names = append(names, c.Agent)
+	}
+	text := fmt.Sprintf("a spawn of %s would be for the agent %q, and this host has no such connector", name, agent)
+	if len(names) == 0 {
+		return text
+	}
+	return text + "; say which it is for: cotal personas define " + name + " --agent " + strings.Join(names, " or ") + " ..."
 }

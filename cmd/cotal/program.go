@@ -46,10 +46,7 @@ func program(r wire.AgentRow) []string {
 func programWords(argv []string) string {
 	words := make([]string, 0, len(argv))
 	for _, arg := range argv {
-		if arg == "" || strings.ContainsAny(arg, " \t\n\"'\\$`*?[]{}()<>|&;#~!") {
-			arg = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
-		}
-		words = append(words, arg)
+		words = append(words, cli.Quote(arg))
 	}
 	text := string(terminal.AppendEscaped(nil, []byte(cli.OneLine(strings.Join(words, " ")))))
 	if runes := []rune(text); len(runes) > programShown {

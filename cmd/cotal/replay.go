@@ -151,7 +151,7 @@ func (a *attachment) endReplay(ctx context.Context, l *link) error {
 		return err
 	}
 	a.con.apply(func(have terminal.Modes) terminal.Modes { return terminal.Missing(want, have) })
-	if a.watching != "" && want&terminal.AltScreen != 0 { // what was said before is on another screen
+	if a.watching != "" && (a.paint || want&terminal.AltScreen != 0) { // what was said before is painted over, or on another screen
 		a.con.notice("%s", a.watching)
 	}
 	if l.nudge {

@@ -28,8 +28,9 @@ func rosterCmd(a *app) *cobra.Command {
 		Use:   "roster",
 		Short: "List who is on the mesh of the space",
 		Long: `List who is on the mesh of the space: agents that joined, by what they say of themselves. A seat may run and
-not be here, if its program does not join; cotal ps lists seats. Who has just left is shown as offline for a
-while. With --watch it goes on, and shows every change.`,
+not be here, if its program does not join; cotal ps lists seats. Every host of the space is here too, as
+manager@<machine>; it reads no messages. Who has just left is shown as offline for a while. With --watch it goes
+on, and shows every change.`,
 		Example: "  cotal roster\n  cotal roster --watch\n  cotal roster --json | jq -r 'select(.status == \"idle\") | .card.name'",
 		Args:    cli.NoArgs,
 	}

@@ -32,8 +32,9 @@ func sendCmd(a *app) *cobra.Command {
 		Short: "Send a message to a channel or to one agent",
 		Long: `Send a message to a channel of the space, or with @ to one agent: @seat, @name of the roster, or @ and a
 principal. It is on the mesh what input is at the terminal: an agent that has joined reads it when it reads its
-messages. Words are joined by spaces; - alone reads the text from standard input, 256 KiB at most. It returns once the server
-keeps the message; that somebody has read it is not known.`,
+messages. That a seat is not on the mesh is noted, and the message kept for it all the same. Words are joined by
+spaces; - alone reads the text from standard input, 256 KiB at most. It returns once the server keeps the message;
+that somebody has read it is not known.`,
 		Example: "  cotal send team 'the build is green'\n  cotal send @reviewer please look at the last commit\n  git log -1 | cotal send team -",
 	}
 	asJSON := jsonFlag(cmd, "print one JSON object")
@@ -60,7 +61,7 @@ keeps the message; that somebody has read it is not known.`,
 		case text == "":
 			return cli.Fail(cli.Usage, "the text is empty")
 		case !direct && !wire.ValidChannel(name):
-			return cli.Fail(cli.Usage, "%q is no channel; an agent is named with @, as in @%s", name, name)
+			return cli.Fail(cli.Usage, "%s", noChannel(name))
 		case direct && name == "":
 			return cli.Fail(cli.Usage, "say to whom: @seat")
 		}
@@ -69,8 +70,9 @@ keeps the message; that somebody has read it is not known.`,
 			return err
 		}
 		defer c.Close()
+		note := ""
 		if direct {
-			if m.To, err = principalOf(ctx, a, c, name); err != nil {
+			if m.To, note, err = principalOf(ctx, a, c, name); err != nil {
 				return err
 			}
 		} else {
@@ -79,6 +81,9 @@ keeps the message; that somebody has read it is not known.`,
 		m, err = sendOnce(ctx, c, m)
 		if err != nil {
 			return err
+		}
+		if note != "" {
+			fmt.Fprintf(a.errw, "note: %s\n", cli.OneLine(note))
 		}
 		if *asJSON {
 			out := sent{ID: m.ID, TS: m.TS, Channel: m.Channel, To: m.To}
@@ -132,42 +137,78 @@ func userName() string {
 	return "operator"
 }
 
-// principalOf finds whom a name means: the seat of that name, else who is called that on the roster.
-func principalOf(ctx context.Context, a *app, c *cli.Client, name string) (string, error) {
+// noChannel says what is wrong with the name of a channel, and what it may have been meant to be.
+func noChannel(name string) string {
+	text := fmt.Sprintf("%q is no channel: its name is of letters, digits, - and _, in parts joined by dots", name)
+	near := strings.ReplaceAll(strings.Trim(name, "# "), " ", "-")
+	if wire.ValidChannel(near) {
+		text += "; write " + near
+	}
+	return text
+}
+
+// principalOf finds whom a name means: the seat of that name, else who is called that on the roster. The note is for
+// a message that nobody may ever read.
+func principalOf(ctx context.Context, a *app, c *cli.Client, name string) (id, note string, err error) {
 	if _, _, err := wire.ParsePrincipal(name); err == nil {
-		return name, nil
+		return name, "", nil
 	}
 	row, serr := c.Locate(ctx, name)
 	switch {
 	case serr == nil && row.Exit == nil:
-		return row.ID, nil
+		return row.ID, offMesh(row), nil
 	case ctx.Err() != nil:
-		return "", ctx.Err()
+		return "", "", ctx.Err()
 	case errors.Is(serr, cli.ErrNotUnique): // the roster would show one of them, perhaps
-		return "", serr
+		return "", "", serr
 	}
 	r, err := openRoster(ctx, a, c)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	defer r.Close()
+	found, err := called(name, r.View().Rows)
+	switch {
+	case err != nil:
+		return "", "", err
+	case found != "":
+		return found, "", nil
+	case serr == nil:
+		return "", "", cli.Fail(cli.NotFound, "seat %s has ended, %s, and nobody on the roster is called that", name, cli.HowEnded(row.Exit))
+	case cli.CodeOf(serr) != cli.NotFound:
+		return "", "", serr
+	}
+	return "", "", cli.Fail(cli.NotFound, "there is no seat %s, and nobody on the roster is called that; see cotal ps and cotal roster", name)
+}
+
+// offMesh is what is said of a message to a seat whose program is not on the mesh; empty for one that is, and while the
+// host cannot tell.
+func offMesh(row wire.AgentRow) string {
+	if row.MeshView != "" && row.MeshView != mesh.ViewCurrent || row.Mesh != "absent" && row.Mesh != "offline" {
+		return ""
+	}
+	return fmt.Sprintf("%s is not on the mesh: the message is read only if its program joins. To type into its terminal: cotal input %s --text ...", row.Name, row.Name)
+}
+
+// called finds the one participant of a name. A host is on the roster too, and reads nothing.
+func called(name string, rows []wire.Presence) (string, error) {
 	var ids []string
-	for _, p := range r.View().Rows {
-		if p.Card.Name == name && p.Status != wire.StatusOffline {
+	for _, p := range rows {
+		switch {
+		case p.Card.Name != name || p.Status == wire.StatusOffline:
+		case p.Card.Kind == wire.CardEndpoint && p.Card.Role == wire.EndpointManager:
+			return "", cli.Fail(cli.Refused, "%s is a host, which reads no messages; nothing was sent. What it can be asked: cotal describe", name)
+		default:
 			ids = append(ids, p.Card.ID)
 		}
 	}
-	switch {
-	case len(ids) == 1:
+	switch len(ids) {
+	case 0:
+		return "", nil
+	case 1:
 		return ids[0], nil
-	case len(ids) > 1:
-		return "", cli.Fail(cli.Refused, "several on the roster are called %s: @%s; name one of them", name, strings.Join(ids, ", @"))
-	case serr == nil:
-		return "", cli.Fail(cli.NotFound, "seat %s has ended %s, and nobody on the roster is called that", name, cli.HowEnded(row.Exit))
-	case cli.CodeOf(serr) != cli.NotFound:
-		return "", serr
 	}
-	return "", cli.Fail(cli.NotFound, "there is no seat %s, and nobody on the roster is called that; see cotal ps and cotal roster", name)
+	return "", cli.Fail(cli.Refused, "several on the roster are called %s: @%s; name one of them", name, strings.Join(ids, ", @"))
 }
 
 const channelArg = "<channel>"
@@ -203,7 +244,7 @@ goes on with those that come. A channel that nobody has written to is empty.`,
 		q.Channel = args[0]
 		switch {
 		case !wire.ValidChannel(q.Channel):
-			return cli.Fail(cli.Usage, "%q is no channel", q.Channel)
+			return cli.Fail(cli.Usage, "%s", noChannel(q.Channel))
 		case q.Limit < 1 || q.Limit > mesh.MaxHistory:
 			return cli.Fail(cli.Usage, "--number %d: write 1 to %d", q.Limit, mesh.MaxHistory)
 		case since < 0:

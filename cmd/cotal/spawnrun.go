@@ -127,6 +127,9 @@ func runSpawn(ctx context.Context, a *app, args wire.SpawnArgs, f spawnFlags) er
 	if out.Became == becameExited || out.Became == becameFailed {
 		fol.lastOutput(ctx, acc, &out)
 	}
+	if !attaching && out.Became == becameRunning && out.Result != nil && out.Result.PID == 0 {
+		fol.howEnded(ctx, acc, &out)
+	}
 	show.settled(out.Became)
 	show.close()
 	if f.json {
@@ -214,6 +217,9 @@ func (s spawned) line() string {
 	if s.Became == becameJoined {
 		line += ", joined"
 	}
+	if s.Exit != nil { // it was ready when its process ran, however short that was
+		return cli.OneLine(line + "; it has ended already, " + cli.HowEnded(s.Exit) + "; what it printed: cotal logs " + s.Name)
+	}
 	line += "; attach: cotal attach " + s.Name
 	if r := s.Result; r != nil && r.Mode == tmuxRuntime {
 		line += " (C-b d detaches)"
@@ -246,6 +252,16 @@ func (f *follower) lastOutput(ctx context.Context, acc wire.Acceptance, out *spa
 	}
 	if len(out.Output) == 0 && row.Exit.Last != "" { // the host is elsewhere, or has kept nothing yet
 		out.Output = []string{cli.OneLine(row.Exit.Last)}
+	}
+}
+
+// howEnded notes the end of a seat that was ready and may have ended since.
+func (f *follower) howEnded(ctx context.Context, acc wire.Acceptance, out *spawned) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	var row wire.AgentRow
+	if f.inspect(ctx, acc, &row) == nil && row.LifecycleUID == out.UID {
+		out.Exit = row.Exit
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
@@ -23,5 +24,73 @@ func TestShornScreens(t *testing.T) {
 		if got := string(shorn([]byte(in))); got != want {
 			t.Errorf("%q: %q", in, got)
 		}
+	}
+}
+
+func TestAChannelThatIsNoneIsMended(t *testing.T) {
+	for name, want := range map[string]string{
+		"#team": "; write team", "my team": "; write my-team", "team.>": "dots", "a..b": "dots", "": "dots", "über": "dots",
+	} {
+		if got := noChannel(name); !strings.HasSuffix(got, want) || strings.Contains(got, "@#") {
+			t.Errorf("%q: %s", name, got)
+		}
+	}
+}
+
+func TestAMessageThatNobodyReadsIsNoted(t *testing.T) {
+	for name, c := range map[string]struct {
+		row  wire.AgentRow
+		note bool
+	}{
+		"a seat whose program has not joined":     {wire.AgentRow{Name: "a", Mesh: "absent"}, true},
+		"one whose program has left":              {wire.AgentRow{Name: "a", Mesh: "offline", MeshView: "current"}, true},
+		"one that is there":                       {wire.AgentRow{Name: "a", Mesh: "idle"}, false},
+		"one of which the host cannot tell":       {wire.AgentRow{Name: "a", Mesh: "absent", MeshView: "stale"}, false},
+		"one of a host that says nothing of that": {wire.AgentRow{Name: "a"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if note := offMesh(c.row); (note != "") != c.note || c.note && !strings.Contains(note, "cotal input a --text") {
+				t.Errorf("%q", note)
+			}
+		})
+	}
+}
+
+func TestWhoIsCalledThatOnTheRoster(t *testing.T) {
+	who := func(name, id, kind, role, status string) wire.Presence {
+		return wire.Presence{Status: status, Card: wire.AgentCard{Name: name, ID: id, Kind: kind, Role: role}}
+	}
+	rows := []wire.Presence{
+		who("ann", "local.A", "", "", "idle"), who("two", "local.B", "", "", "idle"), who("two", "local.C", wire.CardEndpoint, "tool", "idle"),
+		who("gone", "local.D", "", "", wire.StatusOffline), who("manager@vm", "local.M", wire.CardEndpoint, wire.EndpointManager, "idle"),
+	}
+	for name, c := range map[string]struct {
+		id   string
+		code cli.Code
+	}{
+		"ann": {"local.A", cli.OK}, "two": {"", cli.Refused}, "gone": {"", cli.OK}, "nobody": {"", cli.OK}, "manager@vm": {"", cli.Refused},
+	} {
+		if id, err := called(name, rows); id != c.id || cli.CodeOf(err) != c.code {
+			t.Errorf("%s: %q, %v", name, id, err)
+		}
+	}
+}
+
+func TestAPersonaWithoutAConnectorIsNoted(t *testing.T) {
+	there := []wire.ConnectorStatus{{Agent: "command"}, {Agent: "opencode"}}
+	if note := noAgent("a", "opencode", there); note != "" {
+		t.Error(note)
+	}
+	if note := noAgent("a", "claude", there); !strings.Contains(note, `"claude"`) || !strings.Contains(note, "--agent command or opencode") {
+		t.Error(note)
+	}
+}
+
+func TestWhoWatchesAndTypesIsToldWhy(t *testing.T) {
+	if got := watchText(true, "Ctrl-]", "a"); strings.Contains(got, "--take-over") {
+		t.Error(got)
+	}
+	if got := watchText(false, "Ctrl-]", "a"); !strings.Contains(got, "cotal attach --take-over a") {
+		t.Error(got)
 	}
 }

@@ -103,6 +103,11 @@ func TestMain_ErrorsAreOneLineAndUsageIsTwo(t *testing.T) {
 		sub.Flags().Bool("b", false, "")
 		sub.MarkFlagsMutuallyExclusive("a", "b")
 		root.AddCommand(sub)
+		need := &cobra.Command{Use: "need", Args: NoArgs, RunE: func(*cobra.Command, []string) error { return err }}
+		need.Flags().Bool("c", false, "")
+		need.Flags().Bool("d", false, "")
+		need.MarkFlagsOneRequired("c", "d")
+		root.AddCommand(need)
 		return root
 	}
 	for _, c := range []struct {
@@ -123,19 +128,24 @@ func TestMain_ErrorsAreOneLineAndUsageIsTwo(t *testing.T) {
 		{[]string{"perform"}, nil, Usage, "tool: unknown command \"perform\" for \"tool\"; did you mean do?; see tool --help\n"},
 		{[]string{"completion", "foo"}, nil, Usage, "tool: unknown command \"foo\" for \"tool completion\"; see tool completion --help\n"},
 		{[]string{"completion", "bsh"}, nil, Usage, "tool: unknown command \"bsh\" for \"tool completion\"; did you mean bash or fish or zsh?; see tool completion --help\n"},
-		{[]string{"completion", "bash", "x"}, nil, Usage, "tool: unknown command \"x\" for \"tool completion bash\"; see tool --help\n"},
+		{[]string{"completion", "bash", "x"}, nil, Usage, "tool: unknown command \"x\" for \"tool completion bash\"; see tool completion bash --help\n"},
 		{[]string{"help", "nonn"}, nil, Usage, "tool: unknown command \"nonn\" for \"tool\"; did you mean none?; see tool --help\n"},
 		{[]string{"help", "do"}, nil, OK, ""},
 		{[]string{"completion"}, nil, OK, ""},
 		{[]string{"do", "x", "--nope"}, nil, Usage, "tool: unknown flag: --nope; see tool do --help\n"},
-		{[]string{"do", "x", "--a", "--b"}, nil, Usage, "tool: if any flags in the group [a b] are set none of the others can be; [a b] were all set; see tool --help\n"},
+		{[]string{"do", "x", "--a", "--b"}, nil, Usage, "tool: --a and --b exclude each other; see tool do --help\n"},
+		{[]string{"need"}, nil, Usage, "tool: --c or --d is needed; see tool need --help\n"},
 		{[]string{"nope"}, nil, Usage, "tool: unknown command \"nope\" for \"tool\"; did you mean none?; see tool --help\n"},
 		{[]string{"quite-another"}, nil, Usage, "tool: unknown command \"quite-another\" for \"tool\"; see tool --help\n"},
 	} {
 		var errw bytes.Buffer
-		code := Main(context.Background(), tree(c.err), c.args, &errw)
+		root := tree(c.err)
+		code := Main(context.Background(), root, c.args, &errw)
 		if code != int(c.code) || errw.String() != c.says {
 			t.Errorf("%v with error %v: exit code %d, %q; want %d, %q", c.args, c.err, code, errw.String(), c.code, c.says)
+		}
+		if cmd, _, err := root.Find([]string{"completion", "bash"}); err != nil || cmd.Example != "  source <(tool completion bash)" || cmd.Parent().Example == "" {
+			t.Errorf("the help of completion shows %q: %v", cmd.Example, err)
 		}
 	}
 }

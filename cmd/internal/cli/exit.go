@@ -121,19 +121,34 @@ func Main(ctx context.Context, root *cobra.Command, args []string, errw io.Write
 		return Fail(Usage, "%s; see %s --help", flagText(err), cmd.CommandPath())
 	})
 	noFiles(root)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return int(OK)
 	}
 	var own *Error
 	if !errors.As(err, &own) && isUsage(err) {
-		err = Fail(Usage, "%w; see %s --help", err, root.Name())
+		err = Fail(Usage, "%s; see %s --help", groupText(err), cmd.CommandPath())
 	}
 	code := CodeOf(err)
 	if !errors.Is(err, errSaid) {
 		fmt.Fprintf(errw, "%s: %s\n", root.Name(), OneLine(Text(err)))
 	}
 	return int(code)
+}
+
+// group is what cobra says of flags that belong together, of which some or none were given.
+var group = regexp.MustCompile(`^(?:at least one of the flags in the group \[(.+)\] is required|if any flags in the group .* none of the others can be; \[(.+)\] were all set)$`)
+
+// groupText names the flags of a group as they are written.
+func groupText(err error) string {
+	m := group.FindStringSubmatch(err.Error())
+	switch {
+	case m == nil:
+		return err.Error()
+	case m[1] != "":
+		return "--" + strings.ReplaceAll(m[1], " ", " or --") + " is needed"
+	}
+	return "--" + strings.ReplaceAll(m[2], " ", " and --") + " exclude each other"
 }
 
 // parsing is what the parsers of the standard library say of themselves before they say what is wrong.
@@ -191,6 +206,14 @@ func isUsage(err error) bool {
 	return false
 }
 
+// completions are how the script of a shell is used, by its command.
+var completions = map[string]string{
+	"bash":       "  source <(%s completion bash)",
+	"zsh":        "  source <(%s completion zsh)",
+	"fish":       "  %s completion fish | source",
+	"powershell": "  %s completion powershell | Out-String | Invoke-Expression",
+}
+
 // helpers makes the commands that cobra adds by itself refuse what they do not know.
 func helpers(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
@@ -199,8 +222,13 @@ func helpers(root *cobra.Command) {
 		switch cmd.Name() {
 		case "completion":
 			cmd.Args = NoArgs
+			cmd.Example = fmt.Sprintf("  source <(%s completion bash)", root.Name())
+			for _, shell := range cmd.Commands() {
+				shell.Example = fmt.Sprintf(completions[shell.Name()], root.Name())
+			}
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		case "help":
+			cmd.Example = "  " + root.Name() + " help completion"
 			cmd.Args = func(_ *cobra.Command, args []string) error {
 				if found, rest, err := root.Find(args); err != nil || len(rest) > 0 {
 					return unknown(found, rest)

@@ -61,17 +61,19 @@ func (t *Target) Endpoint() (wire.Endpoint, string, error) {
 		if root := t.Workspace(); root != "" {
 			switch run, perr := instance.Probe(root); {
 			case perr != nil || !run.Held:
-				if t.Root != "" {
-					if st, serr := os.Stat(root); serr != nil || !st.IsDir() {
-						err = fmt.Errorf("--root %s: there is no such directory", t.Root)
-					}
-				}
+				err = t.notServed(root)
 			case starting(run):
 				// Young is all that its lock tells of it: it may also be ready, and its file removed.
 				err = fmt.Errorf("the host of %s (%s, known by its lock) is starting; try again in a moment (if it said that it is ready, its endpoint.json was removed: restart it with: cotal-host stop --root %s, then cotal-host serve --open)", root, pidText(run), root)
 			default:
 				err = fmt.Errorf("a host runs for %s (%s, known by its lock), but its endpoint.json is missing; restart it with: cotal-host stop --root %s, then cotal-host serve --open", root, pidText(run), root)
 			}
+		}
+	}
+	var gone *mesh.NotRunningError
+	if errors.As(err, &gone) && !errors.Is(err, mesh.ErrSeveralHosts) {
+		if rows, lerr := LivingSeats(gone.Endpoint.Root, gone.Endpoint); lerr == nil && GoOn(rows) != "" {
+			err = fmt.Errorf("%w; %s", err, GoOn(rows))
 		}
 	}
 	return e, path, &Error{Code: Unreachable, Err: err}
@@ -185,12 +187,23 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 		return nil, Fail(Interrupted, "interrupted; nothing was sent")
 	}
 	if err != nil {
+		if errors.Is(err, mesh.ErrUnauthorized) {
+			err = fmt.Errorf("%w; %s", err, tokenHint(e.TokenFile))
+		}
 		if errors.Is(err, mesh.ErrUnreachable) && e.PID != 0 {
 			err = fmt.Errorf("%w; %s names the host with pid %d, which runs: look at its log", err, path, e.PID)
 		}
 		return nil, err
 	}
 	return c, nil
+}
+
+// tokenHint is the way out for whoever a server has refused.
+func tokenHint(file string) string {
+	if file == "" {
+		return "no token was sent: name the file that holds the server's with --token-file or COTAL_TOKEN_FILE"
+	}
+	return "the token of " + file + " is not the server's: name the file that holds it with --token-file or COTAL_TOKEN_FILE"
 }
 
 // identify says who calls: the operator identity of this user in the space. Without a place to keep one the

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cotal-ai/cotal-host/host/instance"
-	"github.com/cotal-ai/cotal-host/plugins/manifest"
 )
 
 func TestAFIFOInPlaceOfTheIdentityKeepsNoStop(t *testing.T) {
@@ -25,7 +24,7 @@ func TestAFIFOInPlaceOfTheIdentityKeepsNoStop(t *testing.T) {
 	go func() { _, err := instanceID(root); done <- err }()
 	select {
 	case err := <-done:
-		if !errors.Is(err, manifest.ErrNotRegular) {
+		if !errors.Is(err, errNotRegular) {
 			t.Errorf("%v", err)
 		}
 	case <-time.After(5 * time.Second):
