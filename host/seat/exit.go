@@ -34,10 +34,10 @@ func ended(r *journal.SeatRow, exit sdk.Exit, cause string) {
 // seat is found by now.
 func goneLife(row journal.SeatRow, name string) *wire.Error {
 	if row.Exit == nil {
-		return wire.Refuse(wire.CodeExpired, "%s never ran (%s): there is nothing to reach", row.Alias, cmp.Or(row.Reason, row.Cause, causeStartFailed))
+		return wire.Refuse(wire.CodeExpired, "%s never ran (%s): there is nothing to reach with the lifecycle uid %s", row.Alias, cmp.Or(row.Reason, row.Cause, causeStartFailed), row.UID)
 	}
-	return wire.Refuse(wire.CodeExpired, "%s has ended%s; there is nothing to reach, and what it wrote last is told by: cotal logs %s",
-		row.Alias, describeExit(*row.Exit), name)
+	return wire.Refuse(wire.CodeExpired, "%s has ended%s; there is nothing to reach with the lifecycle uid %s. What it wrote last is told by: cotal logs %s",
+		row.Alias, describeExit(*row.Exit), row.UID, name)
 }
 
 // essence is an exit without everything that can be long.
