@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -98,7 +99,7 @@ func (h *Host) openLog() error {
 		level = hclog.Info
 	}
 	log := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "host", Output: f, Level: level, JSONFormat: true})
-	log.RegisterSink(hclog.NewSinkAdapter(&hclog.LoggerOptions{Name: "host", Output: h.cfg.Stderr, Level: max(level, hclog.Warn)}))
+	log.RegisterSink(&problems{out: h.cfg.Stderr, level: max(level, hclog.Warn), now: time.Now})
 	h.log = log
 	return nil
 }

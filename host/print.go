@@ -53,7 +53,7 @@ func (h *Host) printStop(reply wire.ShutdownReply) {
 		fmt.Fprintf(w, "stopped: %s\n", s.Name)
 	}
 	for _, row := range reply.Left {
-		fmt.Fprintf(w, "NOT PROVED GONE: %s (pid %d): %s\n", row.Name, row.PID, row.Reason)
+		fmt.Fprintf(w, problemMark+"NOT PROVED GONE: %s (pid %d): %s\n", row.Name, row.PID, row.Reason)
 	}
 	h.log.Info("stopped", "spared", len(reply.Spared), "stopped", len(reply.Stopped), "left", len(reply.Left))
 }

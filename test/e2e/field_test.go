@@ -411,6 +411,8 @@ func TestFieldO2_SocketsAreInPrivateDirectories(t *testing.T) {
 }
 
 // Secrets are in files of mode 0600 only: not in argv, environment, logs, journal or records.
+//
+// proves: OUT-14
 func TestSecretsAreInPrivateFilesOnly(t *testing.T) {
 	t.Parallel()
 	w := harness.New(t)
@@ -464,6 +466,7 @@ func TestSecretsAreInPrivateFilesOnly(t *testing.T) {
 		}
 	}
 	found("ps", fmt.Sprintf("%+v", w.Ps()))
+	found("standard error of the host", h.Stderr())
 }
 
 // A host that was started with nohup does not take the end of its terminal for a request to stop.
