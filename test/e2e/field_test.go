@@ -416,7 +416,7 @@ func TestFieldO2_SocketsAreInPrivateDirectories(t *testing.T) {
 func TestSecretsAreInPrivateFilesOnly(t *testing.T) {
 	t.Parallel()
 	w := harness.New(t)
-	w.Start(harness.HostOptions{})
+	h := w.Start(harness.HostOptions{Args: []string{"--log-level", "debug"}})
 	row := w.SpawnFake("quiet", `[{"print": "x\n"}, {"hang": true}]`)
 	w.CLI("input", "quiet", "--text", "hello").OK()
 	secrets := map[string]string{}
