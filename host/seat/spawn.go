@@ -213,6 +213,8 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 	row := a.snapshot().Row
 	var spec sdk.LaunchSpec
 	var rt sdk.Runtime
+	var unanswered bool // the commit was sent, and nobody said what became of it
+	var undone sdk.ReapReport
 	// A host that is going down undoes nothing: what it has done so far is recorded, may be running,
 	// and is the next host's to decide.
 	undo := func(fn func() error) func(context.Context) error {
@@ -251,7 +253,7 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 					return a.transition(EvPrepared, func(r *journal.SeatRow) { r.Handle = handle }, nil)
 				})
 			},
-			Undo: undo(func() error { _, err := a.reap(sdk.StopNow, false); return err }),
+			Undo: undo(func() (err error) { undone, err = a.reap(sdk.StopNow, false); return err }),
 		},
 		{
 			Name: "commit seat", Before: fpPersisted, After: fpCommitted,
@@ -261,6 +263,7 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 				}
 				st, err := a.adopt(ctx, true)
 				if err != nil {
+					unanswered = sdk.OutcomeOf(err) != sdk.OutcomeNotExecuted && !errors.Is(err, sdk.ErrExecFailed)
 					return err
 				}
 				return a.call(func() error { return a.onCommitted(st, spec.Probe) })
@@ -268,6 +271,9 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 		},
 	}
 	err := saga.Run(ctx, "spawn", nil, steps)
+	if err != nil && unanswered && !neverRan(undone) {
+		err = &mayHaveRun{err}
+	}
 	a.post(func() { a.onLaunchDone(err, spec.Probe) })
 }
 
@@ -404,9 +410,23 @@ func (a *actor) onLaunchDone(err error, p *sdk.Probe) {
 	}
 }
 
+// mayHaveRun is a launch of which nothing is left, and whose program may have been executed all the same.
+type mayHaveRun struct{ err error }
+
+func (e *mayHaveRun) Error() string { return e.err.Error() }
+func (e *mayHaveRun) Unwrap() error { return e.err }
+
+// neverRan reports whether what was taken away proves that nothing of the agent was executed.
+func neverRan(r sdk.ReapReport) bool {
+	return r.Exit != nil && (r.Exit.Evidence == sdk.EvidenceUncommitted || r.Exit.Evidence == sdk.EvidenceExecFailed)
+}
+
 // launchError is the goal's error for a launch of which nothing is left.
 func launchError(err error) *wire.Error {
-	code := wire.CodeFailedPrecondition
+	code, outcome, note := wire.CodeFailedPrecondition, wire.OutcomeNotExecuted, ""
+	if errors.As(err, new(*mayHaveRun)) {
+		outcome, note = wire.OutcomeUnknown, "; whether the agent ran is not known, and nothing of it is left"
+	}
 	var told *wire.Error
 	switch {
 	case errors.As(err, &told): // a refusal keeps its code
@@ -425,5 +445,5 @@ func launchError(err error) *wire.Error {
 	if errors.As(err, &failed) && len(failed.Undo) == 0 {
 		err = failed.Err
 	}
-	return &wire.Error{Code: code, Message: err.Error(), Outcome: wire.OutcomeNotExecuted}
+	return &wire.Error{Code: code, Message: err.Error() + note, Outcome: outcome}
 }
