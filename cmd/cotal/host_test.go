@@ -97,6 +97,14 @@ func TestAttach_DoesNotNoticeThatTheHostWasKilled(t *testing.T) {
 	s.see("begun")
 	s.send("one;")
 	s.see("one;")
+	// Who comes second is told so behind the picture of the screen, which would wipe it off.
+	second := r.run("attach", "echo")
+	second.see("one;")
+	second.send("\x1d")
+	_, shown := second.wait()
+	if told := strings.LastIndex(shown, "another terminal has the keyboard"); told < 0 || told < strings.LastIndex(shown, "\x1b[H\x1b[J") {
+		t.Errorf("the second is not told that it only watches, or where nobody reads it: %q", tail(shown))
+	}
 	h.Kill()
 	s.send("two;")
 	s.see("two;")
