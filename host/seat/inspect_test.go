@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk"
 )
@@ -73,6 +74,21 @@ func TestInspectDoesNotWaitForABusyRuntime(t *testing.T) {
 	})
 	if got.Status != "running" || got.PID != row.PID {
 		t.Errorf("of a runtime that hangs: %+v", got)
+	}
+	// Each of them holds one of the few reads of a host: one question is waited for, by the first of them, and no more.
+	begun := time.Now()
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for range 40 {
+				if got, err := w.set.Inspect(context.Background(), "busy"); err != nil || !strings.Contains(got.Reason, "not verified now") {
+					t.Errorf("of a runtime that hangs: %q, %v", got.Reason, err)
+				}
+			}
+		})
+	}
+	if wg.Wait(); time.Since(begun) > 20*time.Second {
+		t.Errorf("16 callers with 40 questions each waited %s", time.Since(begun))
 	}
 	close(held)
 	w.eventually("it is verified again", func() (bool, string) {
