@@ -80,7 +80,7 @@ func (c *connector) Configure(_ context.Context, cfg sdk.PluginConfig) error {
 func (c *connector) BuildLaunch(ctx context.Context, req sdk.LaunchRequest) (sdk.LaunchSpec, error) {
 	none := sdk.LaunchSpec{}
 	if deadline, ok := ctx.Deadline(); ok && c.is("build-outlives-its-deadline") && time.Until(deadline) < 1500*time.Millisecond {
-		<-time.After(6 * time.Second)
+		<-time.After(30 * time.Second)
 	}
 	if strings.Contains(req.Prompt, "\x00") {
 		switch c.mode {
@@ -194,7 +194,7 @@ func (c *connector) ListModels(_ context.Context, q sdk.ModelQuery) (sdk.ModelCa
 	case c.is("models-are-none"):
 		return sdk.ModelCatalog{}, nil
 	case c.is("models-outlive-their-caller") && q.Refresh:
-		<-time.After(6 * time.Second)
+		<-time.After(30 * time.Second)
 	}
 	return sdk.ModelCatalog{Models: []sdk.Model{{ID: "small"}, {ID: "large"}}}, nil
 }

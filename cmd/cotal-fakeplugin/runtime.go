@@ -147,7 +147,7 @@ func (r *runtime) Adopt(ctx context.Context, req sdk.AdoptRequest) (sdk.SeatStat
 		req.Fence = noFence
 	case "adopt-outlives-its-deadline":
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < 2500*time.Millisecond {
-			<-time.After(8 * time.Second)
+			<-time.After(30 * time.Second)
 		}
 	case "handle-of-another-version-is-gone":
 		if req.Handle.Ref != "" && req.Handle.Version != 1 {
@@ -276,7 +276,7 @@ func (r *runtime) Watch(ctx context.Context, req sdk.WatchRequest, emit func(sdk
 		if conn, err := r.dial(context.WithoutCancel(ctx), req.SeatID, req.InstanceID, seat.RoleOutput); err == nil {
 			defer conn.Close()
 		}
-		<-time.After(30 * time.Second)
+		<-time.After(10 * time.Minute)
 	}
 	return err
 }

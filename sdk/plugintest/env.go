@@ -121,7 +121,7 @@ func (e *Env) remember(p *process) {
 
 // fresh starts a plugin that is not configured yet. The caller ends it, or makes it the current one.
 func (e *Env) fresh(ctx context.Context) (*running, error) {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, stretched(startTimeout))
 	defer cancel()
 	r, err := e.launcher.start(ctx, e)
 	if err != nil {
@@ -344,8 +344,9 @@ func (e *Env) close() (left []string) {
 	return left
 }
 
-// eventually looks until a fact holds or the time is over.
+// eventually looks until a fact holds or the time is over, which is longer on a busy machine.
 func eventually(ctx context.Context, d time.Duration, holds func() bool) bool {
+	begin := time.Now()
 	end := time.NewTimer(d)
 	defer end.Stop()
 	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
@@ -357,7 +358,11 @@ func eventually(ctx context.Context, d time.Duration, holds func() bool) bool {
 		case <-t.C:
 		case <-end.C:
 			t.Stop()
-			return holds()
+			rest := stretched(d) - time.Since(begin)
+			if rest <= 0 {
+				return holds()
+			}
+			end.Reset(rest)
 		case <-ctx.Done():
 			t.Stop()
 			return holds()

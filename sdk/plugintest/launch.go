@@ -31,7 +31,7 @@ import (
 const (
 	startTimeout = 10 * time.Second
 	describeTime = 2 * time.Second
-	// endTime is what the contract gives a plugin that is to end; endSlack is for a machine that is busy.
+	// endTime is what the contract gives a plugin that is to end; endSlack is for what stands between it and us.
 	endTime  = 2 * time.Second
 	endSlack = 1500 * time.Millisecond
 	killTime = 5 * time.Second
@@ -143,7 +143,7 @@ func (l binary) start(ctx context.Context, e *Env) (_ *running, err error) {
 		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
 		AutoMTLS:         true,
 		SkipHostEnv:      true,
-		StartTimeout:     startTimeout,
+		StartTimeout:     stretched(startTimeout),
 		UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: dir},
 		Logger:           hclog.NewNullLogger(),
 		SyncStdout:       &p.late, SyncStderr: io.Discard,
@@ -163,8 +163,8 @@ func (l binary) start(ctx context.Context, e *Env) (_ *running, err error) {
 		text := err.Error()
 		if line := p.first.String(); line != "" && !looksLikeHandshake(line) {
 			text = fmt.Sprintf("it printed %q on standard output, where only the handshake belongs", strings.TrimSpace(line))
-		} else if p.cmd != nil && p.waitGone(200*time.Millisecond) {
-			text = fmt.Sprintf("it ended before it served (%v): %s", p.cmd.ProcessState, p.stderr.String())
+		} else if cmd := p.running(); cmd != nil && p.waitGone(200*time.Millisecond) {
+			text = fmt.Sprintf("it ended before it served (%v): %s", cmd.ProcessState, p.stderr.String())
 		}
 		return fmt.Errorf("start the plugin: %s", text)
 	}
@@ -184,13 +184,13 @@ func (l binary) start(ctx context.Context, e *Env) (_ *running, err error) {
 	var once sync.Once
 	closed := func() { once.Do(client.Kill) }
 	return &running{
-		client: rpc, conn: grpcClient.Conn, pid: p.cmd.Process.Pid, proc: p,
+		client: rpc, conn: grpcClient.Conn, pid: p.running().Process.Pid, proc: p,
 		// What it started is remembered while it still descends from it.
 		kill: func() { e.watch.look(); p.kill(); closed() },
 		end: func(within time.Duration) bool {
 			e.watch.look()
 			_ = p.lifeline.Close()
-			ended := p.waitGone(within)
+			ended := p.endsWithin(within)
 			p.kill()
 			closed()
 			return ended
@@ -207,7 +207,10 @@ type process struct {
 	env       []string
 	args      []string
 
-	cmd      *exec.Cmd
+	mu     sync.Mutex // kill may come from another goroutine while Start works
+	cmd    *exec.Cmd  // once it runs
+	doomed bool       // killed: it is not started any more
+
 	lifeline *os.File
 	handR    *io.PipeReader
 	handW    *io.PipeWriter
@@ -227,15 +230,15 @@ func (p *process) Start(context.Context) error {
 		}
 		pipes[i] = [2]*os.File{r, w}
 	}
-	p.cmd = &exec.Cmd{
+	cmd := &exec.Cmd{
 		Path: p.path, Args: append([]string{p.path}, p.args...), Env: p.env, Dir: p.dir,
 		Stdin: pipes[0][0], Stdout: pipes[1][1], Stderr: pipes[2][1],
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
 	if p.image != nil {
-		p.image.command(p.cmd)
+		p.image.command(cmd)
 	}
-	err := p.cmd.Start()
+	err := p.run(cmd)
 	var failed *fs.PathError
 	if errors.As(err, &failed) {
 		failed.Path = p.path // not that of the copy
@@ -248,7 +251,6 @@ func (p *process) Start(context.Context) error {
 		for _, f := range []*os.File{pipes[0][1], pipes[1][0], pipes[2][0]} {
 			_ = f.Close()
 		}
-		p.cmd = nil
 		close(p.gone)
 		_ = p.handW.Close()
 		return fmt.Errorf("execute: %w", err)
@@ -256,9 +258,9 @@ func (p *process) Start(context.Context) error {
 	p.readers.Go(func() { p.readStdout(pipes[1][0]) })
 	p.readers.Go(func() { _, _ = io.Copy(&p.stderr, pipes[2][0]) })
 	go func() {
-		_ = p.cmd.Wait()
+		_ = cmd.Wait()
 		// What the plugin left in its group goes with it; the number is still ours, nobody reaped twice.
-		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		for _, f := range []*os.File{pipes[1][0], pipes[2][0]} {
 			_ = f.SetReadDeadline(time.Now().Add(readersTime))
 		}
@@ -270,6 +272,27 @@ func (p *process) Start(context.Context) error {
 		}
 	}()
 	return nil
+}
+
+// run starts cmd, unless the process was killed before it ran.
+func (p *process) run(cmd *exec.Cmd) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.doomed {
+		return errors.New("its time was over before it was started")
+	}
+	err := cmd.Start()
+	if err == nil {
+		p.cmd = cmd
+	}
+	return err
+}
+
+// running is the command once it runs, else nil.
+func (p *process) running() *exec.Cmd {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cmd
 }
 
 func (p *process) readStdout(r io.Reader) {
@@ -309,12 +332,22 @@ func (p *process) waitGone(d time.Duration) bool {
 	}
 }
 
-// kill ends the process and its group, if they still are its own.
+// endsWithin reports whether the process ends within d, or as long as d is on a busy machine.
+func (p *process) endsWithin(d time.Duration) bool {
+	return p.waitGone(d) || p.waitGone(stretched(d)-d)
+}
+
+// kill ends the process and its group, if they still are its own, and keeps one that does not run yet from
+// starting.
 func (p *process) kill() {
-	if p.cmd == nil || p.waitGone(0) {
+	p.mu.Lock()
+	p.doomed = true
+	cmd := p.cmd
+	p.mu.Unlock()
+	if cmd == nil || p.waitGone(0) {
 		return
 	}
-	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	p.waitGone(killTime)
 }
 
@@ -335,10 +368,11 @@ func (p *process) Name() string { return p.path }
 
 // ID is the pid.
 func (p *process) ID() string {
-	if p.cmd == nil {
+	cmd := p.running()
+	if cmd == nil {
 		return ""
 	}
-	return strconv.Itoa(p.cmd.Process.Pid)
+	return strconv.Itoa(cmd.Process.Pid)
 }
 
 // Diagnose has nothing to add.
@@ -370,12 +404,12 @@ func (e *Env) shot(ctx context.Context, l binary, env []string, args ...string) 
 		return nil, 0, err
 	}
 	_ = p.lifeline.Close()
-	if !p.waitGone(describeTime + endSlack) {
+	if !p.endsWithin(describeTime + endSlack) {
 		p.kill()
 		return p, 0, errors.New("it did not end")
 	}
 	p.readers.Wait() // at the end of the streams, or readersTime after the process when another one holds them
-	return p, p.cmd.ProcessState.ExitCode(), nil
+	return p, p.running().ProcessState.ExitCode(), nil
 }
 
 // tail keeps the beginning of a stream, bounded, and counts the rest.

@@ -69,7 +69,7 @@ func (e *Env) describeFlag(ctx context.Context) (info sdk.Info, err error) {
 	if err != nil {
 		return info, fmt.Errorf("%s: %w", sdk.DescribeFlag, err)
 	}
-	if took := time.Since(begin); took > describeTime+endSlack {
+	if took := time.Since(begin); took > stretched(describeTime+endSlack) {
 		return info, fmt.Errorf("%s took %s", sdk.DescribeFlag, took.Round(time.Millisecond))
 	}
 	out := p.first.String() + p.stray.String()
@@ -146,7 +146,7 @@ func checkDescribeStable(ctx context.Context, e *Env) error {
 				return fmt.Errorf("configure: %w", err)
 			}
 		}
-		dctx, cancel := context.WithTimeout(ctx, describeTime)
+		dctx, cancel := context.WithTimeout(ctx, stretched(describeTime))
 		info, err := r.client.Describe(dctx)
 		cancel()
 		if err != nil {
@@ -257,7 +257,7 @@ func checkTerm(ctx context.Context, e *Env) error {
 	defer r.kill()
 	begin := time.Now()
 	_ = syscall.Kill(r.pid, syscall.SIGTERM) // not reaped before waitGone says so, so the number is its own
-	if !r.proc.waitGone(endTime + endSlack) {
+	if !r.proc.endsWithin(endTime + endSlack) {
 		return fmt.Errorf("it still ran %s after SIGTERM", time.Since(begin).Round(time.Millisecond))
 	}
 	return nil

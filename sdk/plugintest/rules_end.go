@@ -88,7 +88,7 @@ func checkPolite(ctx context.Context, e *Env) error {
 	if s.read("asked") == "" {
 		return fmt.Errorf("the agent ended without being asked: %s", asText(report))
 	}
-	if took := time.Since(begin); took > 8*time.Second {
+	if took := time.Since(begin); took > stretched(8*time.Second) {
 		return fmt.Errorf("the agent ended at once and the stop took %s", took.Round(time.Millisecond))
 	}
 	return nil
@@ -122,7 +122,7 @@ func checkGrace(ctx context.Context, e *Env) error {
 		return found("Reap ended the agent and says %q", report.Outcome)
 	case took < grace*9/10:
 		return fmt.Errorf("the grace is %s and the agent was killed after %s", grace, took.Round(time.Millisecond))
-	case took > grace+e.patience()/2:
+	case took > stretched(grace+e.patience()/2):
 		return fmt.Errorf("the grace is %s and the stop took %s", grace, took.Round(time.Millisecond))
 	}
 	s.gone = true
@@ -138,7 +138,7 @@ func checkNow(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	const grace = 6 * time.Second
+	grace := stretched(6 * time.Second)
 	stop := s.stop(sdk.StopNow)
 	stop.GraceMs = int(grace / time.Millisecond)
 	r, err := e.runtime(ctx)

@@ -403,7 +403,7 @@ func checkAdoptDeadline(ctx context.Context, e *Env) error {
 	case <-rest.C:
 	case <-ctx.Done():
 	}
-	if err := e.idle(); err != nil {
+	if err := e.idle(ctx); err != nil {
 		return fmt.Errorf("twice the deadline of %s was over: %w", deadline, err)
 	}
 	return nil

@@ -21,7 +21,7 @@ func (s *Seat) collect(ctx context.Context, done func(p []byte) bool) ([]byte, e
 		return nil, err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, s.e.patience())
+	ctx, cancel := context.WithTimeout(ctx, stretched(s.e.patience()))
 	defer cancel()
 	enough := errors.New("enough")
 	var got []byte
@@ -282,7 +282,7 @@ func checkWatch(ctx context.Context, e *Env) error {
 	if last.Exit == nil || last.Exit.Code == nil || *last.Exit.Code != 7 {
 		return fmt.Errorf("the agent exited with 7 and Watch says %s", asText(last))
 	}
-	t := time.NewTimer(e.patience())
+	t := time.NewTimer(stretched(e.patience()))
 	defer t.Stop()
 	select {
 	case err := <-done:
@@ -381,7 +381,7 @@ func (e *Env) watchAndLeave(ctx context.Context, s *Seat) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.patience())
+	ctx, cancel := context.WithTimeout(ctx, stretched(e.patience()))
 	defer cancel()
 	told := false
 	err = r.Watch(ctx, sdk.WatchRequest{SeatID: s.req.SeatID, InstanceID: s.req.Owner.InstanceID, Handle: s.handle, Fence: s.req.Fence}, func(sdk.SeatStatus) error {

@@ -246,7 +246,7 @@ func (e *Env) endSeats() (err error) {
 	seats := e.seats
 	e.seats = nil
 	for _, s := range seats {
-		ctx, cancel := context.WithTimeout(context.Background(), killTime+e.patience())
+		ctx, cancel := context.WithTimeout(context.Background(), stretched(killTime+e.patience()))
 		if !s.gone && record.ValidID(s.req.SeatID) {
 			req := s.stop(sdk.StopNow)
 			req.Handle, req.Fence = sdk.Handle{}, 1<<40
