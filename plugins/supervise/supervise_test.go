@@ -14,6 +14,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/failpoint"
+	"github.com/cotal-ai/cotal-host/test/busy"
 )
 
 func TestStartsDescribesConfiguresAndStops(t *testing.T) {
@@ -46,7 +47,7 @@ func TestStartsDescribesConfiguresAndStops(t *testing.T) {
 	if err := s.Stop(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if d := time.Since(begin); d > stopPolite {
+	if d := time.Since(begin); d > busy.Limit(stopPolite) {
 		t.Errorf("polite stop took %s: the plugin did not go by its lifeline", d)
 	}
 	if !gone(live.PID) || s.State() != StateStopped {
@@ -88,7 +89,7 @@ func TestFieldA8_StopDoesNotWaitForWhoHoldsThePipe(t *testing.T) {
 	if err := s.Stop(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if d := time.Since(begin); d > StopTimeout+time.Second {
+	if d := time.Since(begin); d > busy.Limit(StopTimeout+time.Second) {
 		t.Errorf("stop took %s", d)
 	}
 	if !gone(live.PID) || !gone(child) {
@@ -107,7 +108,7 @@ func TestStopWithAnEndedContextKillsAtOnce(t *testing.T) {
 	if err := s.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if d := time.Since(begin); d > stopPolite {
+	if d := time.Since(begin); d > busy.Limit(stopPolite) {
 		t.Errorf("took %s", d)
 	}
 }
@@ -404,7 +405,7 @@ func TestRepeatedDeathsEndInQuarantine(t *testing.T) {
 	eventually(t, 20*time.Second, "it is quarantined", func() bool { return s.State() == StateQuarantined })
 	begin := time.Now()
 	_, err := s.Ready(f.ctx())
-	if !errors.Is(err, sdk.ErrUnavailable) || !strings.Contains(err.Error(), "exit status 3") || time.Since(begin) > time.Second {
+	if !errors.Is(err, sdk.ErrUnavailable) || !strings.Contains(err.Error(), "exit status 3") || time.Since(begin) > busy.Limit(time.Second) {
 		t.Errorf("Ready of a quarantined plugin: %v after %s", err, time.Since(begin))
 	}
 	if st := s.Status(); !strings.Contains(st.Fix, "cotal ext restart fake") && !strings.Contains(st.Reason, "exit status 3") {

@@ -31,6 +31,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/failpoint"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
+	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
@@ -98,9 +99,9 @@ const patience = 60 * time.Second
 
 func eventually(t testing.TB, what string, check func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !check(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("still not after %s: %s", patience, what)
+	for begin := time.Now(); !check(); {
+		if busy.Over(begin, patience) {
+			t.Fatalf("still not after %s: %s", time.Since(begin).Round(time.Second), what)
 		}
 		<-time.After(2 * time.Millisecond)
 	}
@@ -357,7 +358,7 @@ func (r *rig) view(q sdk.SpawnRequest, from uint64) *viewer {
 	if err != nil {
 		r.t.Fatalf("attach: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
 	defer cancel()
 	c, err := seat.Dial(ctx, seat.DialConfig{Socket: target.Seat.Socket, Token: target.Seat.Token, Role: seat.RoleOutput, From: from})
 	if err != nil {

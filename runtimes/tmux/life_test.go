@@ -18,6 +18,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
+	"github.com/cotal-ai/cotal-host/test/busy"
 )
 
 // proves: RT-2, RT-3
@@ -254,7 +255,7 @@ wait`)
 			t.Errorf("process %d lives after the stop", pid)
 		}
 	}
-	if took := time.Since(began); took > 15*time.Second {
+	if took := time.Since(began); took > busy.Limit(15*time.Second) {
 		t.Errorf("took %s", took)
 	}
 	r.gone(q)
@@ -418,7 +419,7 @@ func TestFieldB23_StoppedServerAndCustody(t *testing.T) {
 	if got := r.adopt(q, true); got.State != sdk.SeatRunning || got.Agent != st.Agent || !strings.Contains(got.Reason, "no answer in time") {
 		t.Errorf("with a stopped server: %s (%s)", got.State, got.Reason)
 	}
-	if took := time.Since(began); took > custodied.AdoptBudget {
+	if took := time.Since(began); took > busy.Limit(custodied.AdoptBudget) {
 		t.Errorf("took %s", took)
 	}
 	var calls sync.WaitGroup // each waits for the server as long as it may
@@ -439,7 +440,7 @@ func TestFieldB23_StoppedServerAndCustody(t *testing.T) {
 			if err := call(); !errors.Is(err, sdk.ErrUnavailable) || !errors.As(err, &e) || what == "write" && e.Outcome != sdk.OutcomeUnknown {
 				t.Errorf("%s: %v", what, err)
 			}
-			if took := time.Since(began); took > 2*callTimeout+2*time.Second {
+			if took := time.Since(began); took > busy.Limit(2*callTimeout+2*time.Second) {
 				t.Errorf("%s took %s", what, took)
 			}
 		})

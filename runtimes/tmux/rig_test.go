@@ -27,6 +27,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/failpoint"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
+	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
@@ -73,13 +74,13 @@ func testMain(m *testing.M) int {
 }
 
 // patience bounds every wait for a fact; it decides how long a broken test takes to fail.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 func eventually(t testing.TB, what string, check func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !check(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("still not after %s: %s", patience, what)
+	for begin := time.Now(); !check(); {
+		if busy.Over(begin, patience) {
+			t.Fatalf("still not after %s: %s", time.Since(begin).Round(time.Second), what)
 		}
 		<-time.After(2 * time.Millisecond)
 	}

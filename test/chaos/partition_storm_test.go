@@ -16,6 +16,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
@@ -124,8 +125,9 @@ func (s *sky) heard(o wire.Outcome) {
 // until calls again, under the same id, until the outcome is known and it is executed. Not for commands that
 // are not idempotent.
 func (s *sky) until(what string, call mesh.Call, dst any) {
-	call.Deadline = time.Second
 	for end := time.Now().Add(3 * harness.DefaultWait); ; {
+		// A request that is given less than the host needs is refused as late for ever.
+		call.Deadline = busy.Limit(time.Second)
 		_, err := s.c.Call(context.Background(), call, dst)
 		s.heard(mesh.OutcomeOf(err))
 		switch {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
@@ -282,8 +283,9 @@ func TestALostAnswerIsNoSecondExecution(t *testing.T) {
 	c := a.dial(a.client.url())
 	to := a.typist(c, "typist")
 	a.client.hold(false, true)
+	inTime := busy.Limit(hasty) // the host is in time, its answer is not
 	for what, call := range map[string]mesh.Call{
-		"spawn": spawnCall("lost", a.counted("lost"), hasty), "input": inputCall(to, "once", hasty),
+		"spawn": spawnCall("lost", a.counted("lost"), inTime), "input": inputCall(to, "once", inTime),
 	} {
 		_, err := c.Call(t.Context(), call, nil)
 		if !errors.Is(err, mesh.ErrNoReply) || mesh.OutcomeOf(err) != wire.OutcomeUnknown {
@@ -315,7 +317,7 @@ func (a *apart) succeeds(c *mesh.Client, id string) {
 	harness.Eventually(a.t, 2*harness.DefaultWait, "goal "+id+" has succeeded", func() (bool, string) {
 		var g wire.GoalResultReply
 		_, err := c.Call(context.WithoutCancel(a.t.Context()), mesh.Call{
-			Endpoint: wire.EndpointManager, Command: wire.CmdGoalResult, Args: wire.GoalResultArgs{GoalID: id}, Deadline: time.Second,
+			Endpoint: wire.EndpointManager, Command: wire.CmdGoalResult, Args: wire.GoalResultArgs{GoalID: id}, Deadline: busy.Limit(time.Second),
 		}, &g)
 		if g.Result != nil && g.Result.State != wire.GoalSucceeded {
 			a.t.Fatalf("goal %s ended %s: %v", id, g.Result.State, g.Result.Error)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/diskfull"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
@@ -39,7 +40,7 @@ func TestABrokerThatIsAwayCostsNoSeat(t *testing.T) {
 
 			away.begin(b)
 			r := w.CLI("ps", "--timeout", "1500ms")
-			if limit := time.Duration(overload() * float64(answerWithin)); r.Code != 3 || r.Took > limit || !strings.Contains(r.Stderr, "unreachable") {
+			if limit := busy.Limit(answerWithin); r.Code != 3 || r.Took > limit || !strings.Contains(r.Stderr, "unreachable") {
 				t.Errorf("without a server: %v; want exit code 3 and the reason within %v", r, limit)
 			}
 			before := lines(beat)
@@ -80,7 +81,7 @@ func TestFieldB17_SeatsOfAKilledHostAreAdoptedAtOnce(t *testing.T) {
 	}
 	h.Kill()
 	next := w.Start(harness.HostOptions{})
-	if limit := time.Duration(overload() * float64(15*time.Second)); next.Boot > limit {
+	if limit := busy.Limit(15 * time.Second); next.Boot > limit {
 		t.Errorf("the successor served after %v; at most %v are allowed", next.Boot, limit)
 	}
 	for name, pid := range pids {
@@ -113,7 +114,7 @@ func TestFieldJ11_AFullDiskCostsNoSeatAndNoState(t *testing.T) {
 	if err := disk.Fill(); err != nil {
 		t.Fatal(err)
 	}
-	limit := time.Duration(overload() * float64(answerWithin))
+	limit := busy.Limit(answerWithin)
 	if r := w.CLI("ps"); r.Code != 0 || r.Took > limit {
 		t.Errorf("ps with a full disk: %v; want an answer within %v", r, limit)
 	}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/diskfull"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
@@ -137,12 +138,12 @@ func (s *strike) is(p harness.Proc) bool {
 
 // runsWithin is how long a process of the struck kind may be away when the moment is reached: a plugin that
 // has just died comes back after its backoff, and of plugins started at once another may be there first.
-const runsWithin = 3 * time.Second
+const runsWithin = 20 * time.Second
 
 // target is the process to strike: the one that reached the failpoint if it is of the kind, else the
 // newest of the kind.
 func (s *strike) target(reached int) harness.Proc {
-	limit := time.Now().Add(time.Duration(overload() * float64(runsWithin)))
+	limit := time.Now().Add(runsWithin)
 	found := s.newest(reached)
 	for found.PID == 0 && time.Now().Before(limit) {
 		time.Sleep(2 * time.Millisecond)
@@ -246,7 +247,7 @@ func (s *strike) pretended() map[string]string {
 // ask runs a command while the fault holds: it answers, or says that nobody does, in time.
 func (s *strike) ask() {
 	r := s.w.CLI("ps", "--timeout", "1500ms")
-	slow := time.Duration(overload() * float64(answerWithin))
+	slow := busy.Limit(answerWithin)
 	if answers := r.Code == 0 || r.Code == 3; r.Took > slow || !answers {
 		s.w.t.Errorf("a command during the fault: want an answer, or that nobody answers, within %v: %v", slow, r)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/failpoints"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
@@ -105,7 +105,7 @@ func (w *world) lastRestart() {
 	w.host = w.Launch(w.armed)
 	w.ready()
 	w.checkInvariants("after the last restart")
-	took, limit := time.Since(begun), time.Duration(overload()*float64(max(steadyWithin, 5*w.boot)))
+	took, limit := time.Since(begun), busy.Limit(max(steadyWithin, 5*w.boot))
 	if took > limit {
 		w.t.Errorf("invariant %q broken: it took %v, at most %v are allowed", invSteady, took, limit)
 	}
@@ -114,19 +114,6 @@ func (w *world) lastRestart() {
 			w.t.Errorf("invariant %q broken: %s was started %d times", invOne, name, n)
 		}
 	}
-}
-
-// overload is how much longer something takes on this machine than when it has a processor to itself
-// for every process that wants one; 1 when it has. A limit that people feel is held on such a machine,
-// and not by making a busy one fail.
-func overload() float64 {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return 1
-	}
-	var load float64
-	_, _ = fmt.Sscan(string(text), &load)
-	return max(1, 2*load/float64(runtime.NumCPU()))
 }
 
 // starts is a script that leaves one line per execution, and then goes on.

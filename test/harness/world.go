@@ -245,7 +245,7 @@ func (w *World) Leftovers() []string {
 // directory, no socket.
 func (w *World) AssertNothingLeft() {
 	w.t.Helper()
-	if ok, left := Poll(w.leftoverWait, func() (bool, string) {
+	if ok, left := stretched(w.leftoverWait, func() (bool, string) {
 		l := w.Leftovers()
 		return len(l) == 0, strings.Join(l, "\n  ")
 	}); !ok {

@@ -21,7 +21,7 @@ import (
 )
 
 // patience bounds how long a test waits for an answer that has to come.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // idle is an agent that prints one line and waits; what is typed to it is echoed by its terminal alone.
 const idle = `[{"print": "up\n"}, {"hang": true}]`

@@ -13,6 +13,7 @@ import (
 	"github.com/cotal-ai/cotal-host/host/instance"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 )
 
 // silent is the address of a server that is stopped: it takes connections and never speaks.
@@ -43,7 +44,7 @@ func TestAServerThatDoesNotSpeakIsGivenUp(t *testing.T) {
 			target := Target{Server: c.url, Space: "main", Timeout: c.timeout}
 			begun := time.Now()
 			_, err := target.Connect(context.Background())
-			if took := time.Since(begun); !errors.Is(err, mesh.ErrUnreachable) || took < c.least || took > c.under {
+			if took := time.Since(begun); !errors.Is(err, mesh.ErrUnreachable) || took < c.least || took > busy.Limit(c.under) {
 				t.Errorf("after %v: %v; want that the server is unreachable after %v to %v", took, err, c.least, c.under)
 			}
 		})
@@ -56,7 +57,7 @@ func TestAConnectEndsWithItsContext(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, cancel)
 	target := Target{Server: silent(t), Space: "main", Timeout: time.Minute}
 	begun := time.Now()
-	if _, err := target.Connect(ctx); CodeOf(err) != Interrupted || Text(err) != "interrupted; nothing was sent" || time.Since(begun) > time.Second {
+	if _, err := target.Connect(ctx); CodeOf(err) != Interrupted || Text(err) != "interrupted; nothing was sent" || time.Since(begun) > busy.Limit(time.Second) {
 		t.Errorf("after %v: %v", time.Since(begun), err)
 	}
 }

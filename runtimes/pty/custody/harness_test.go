@@ -22,9 +22,10 @@ import (
 
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
+	"github.com/cotal-ai/cotal-host/test/busy"
 )
 
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 var seatBinary string
 
@@ -276,13 +277,13 @@ func (h *held) awaitEnd() {
 
 func (h *held) eventually(what string, try func() error) {
 	h.t.Helper()
-	deadline := time.Now().Add(patience)
+	begin := time.Now()
 	for {
 		err := try()
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) {
+		if busy.Over(begin, patience) {
 			h.t.Fatalf("%s: %v\n%s", what, err, h.log())
 		}
 		time.Sleep(2 * time.Millisecond)
@@ -371,9 +372,9 @@ func (v *viewer) text() string {
 
 func (v *viewer) awaitText(want string) {
 	v.t.Helper()
-	deadline := time.Now().Add(patience)
+	begin := time.Now()
 	for !strings.Contains(v.text(), want) {
-		if time.Now().After(deadline) {
+		if busy.Over(begin, patience) {
 			v.t.Fatalf("no %q in %q", want, tail(v.text()))
 		}
 		time.Sleep(time.Millisecond)
