@@ -43,7 +43,10 @@ func (Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.Laun
 	if req.Prompt+req.Model+req.Variant+req.Resume+req.Continue != "" {
 		return sdk.LaunchSpec{}, sdk.Errorf(sdk.ErrUnsupported, "connector command takes no prompt, model, variant or session; pass what the program needs in launchOptions.argv")
 	}
-	if len(opt.Argv) == 0 || opt.Argv[0] == "" || strings.Contains(strings.Join(opt.Argv, ""), "\x00") {
+	if i := slices.IndexFunc(opt.Argv, func(arg string) bool { return strings.Contains(arg, "\x00") }); i >= 0 {
+		return sdk.LaunchSpec{}, sdk.Errorf(sdk.ErrInvalid, "launchOptions.argv.%d holds a NUL byte, which no program can be given", i)
+	}
+	if len(opt.Argv) == 0 || opt.Argv[0] == "" {
 		return sdk.LaunchSpec{}, sdk.Errorf(sdk.ErrInvalid, `launchOptions.argv must start with a program, as in ["npm", "start"]; a shell line is ["sh", "-c", "<line>"]`)
 	}
 	env := sdk.SetEnv(req.BaseEnv, "COTAL_SPACE="+req.Space, "COTAL_NAME="+req.Name)

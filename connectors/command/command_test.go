@@ -2,6 +2,7 @@ package command_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/connectors/command"
@@ -18,8 +19,8 @@ func TestArgvMayNotHoldWhatExecCannotTake(t *testing.T) {
 	_, err := command.Connector{}.BuildLaunch(t.Context(), sdk.LaunchRequest{
 		LaunchOptions: map[string]any{"argv": []any{"/bin/sh", "a\x00b"}},
 	})
-	if !errors.Is(err, sdk.ErrInvalid) {
-		t.Errorf("argv with a NUL byte: %v, want ErrInvalid", err)
+	if !errors.Is(err, sdk.ErrInvalid) || !strings.Contains(err.Error(), "launchOptions.argv.1 holds a NUL byte") {
+		t.Errorf("argv with a NUL byte: %v, want ErrInvalid that names the argument", err)
 	}
 }
 

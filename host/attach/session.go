@@ -243,7 +243,7 @@ func (x *session) taken() {
 		total = x.recv.Total()
 	}
 	x.mu.Unlock()
-	if due {
+	if due && x.ctx.Err() == nil { // behind the end nothing is said
 		_ = x.rails.Send(x.grant.Subjects.Out, wire.Frame{T: wire.FrameCredit, Ack: &total}.Append(nil)) // the next beat says it again
 	}
 }
