@@ -15,6 +15,27 @@ type LaunchMaterial struct {
 	// ControlToken is the secret of the program's own control socket.
 	ControlToken   string `json:"controlToken,omitempty"`
 	EventsRequired bool   `json:"eventsRequired,omitempty"`
+	// Seat says who the program is, for programs whose own children do not get their environment. nil: the
+	// environment says it.
+	Seat *LaunchSeat `json:"seat,omitempty"`
+}
+
+// LaunchSeat is who a launched program is and what it may do. None of it is secret.
+type LaunchSeat struct {
+	Space          string   `json:"space"`
+	Name           string   `json:"name"` // alias
+	ID             string   `json:"id"`   // principal, dot form
+	LifecycleUID   string   `json:"lifecycleUid"`
+	Role           string   `json:"role,omitempty"`
+	Connector      string   `json:"connector,omitempty"`
+	Model          string   `json:"model,omitempty"`
+	Cwd            string   `json:"cwd,omitempty"`
+	Instance       string   `json:"instance,omitempty"` // of the host that launched it
+	Environment    string   `json:"environment,omitempty"`
+	Capabilities   []string `json:"capabilities,omitempty"`
+	Subscribe      []string `json:"subscribe,omitempty"`
+	AllowSubscribe []string `json:"allowSubscribe,omitempty"`
+	AllowPublish   []string `json:"allowPublish,omitempty"`
 }
 
 // DecodeLaunchMaterial decodes the file's text. Members it does not know are ignored.
@@ -25,10 +46,32 @@ func DecodeLaunchMaterial(p []byte) (LaunchMaterial, error) {
 		f.str("creds", false, nil, "", &m.Creds)
 		f.str("controlToken", false, nil, "", &m.ControlToken)
 		f.boolean("eventsRequired", false, &m.EventsRequired)
+		if s := f.object("seat", false); s != nil {
+			m.Seat = &LaunchSeat{}
+			s.launchSeat(m.Seat)
+			f.done(s)
+		}
 		if f.err == nil && m.Token != "" && m.Creds != "" {
 			f.fail("token", "and creds exclude each other")
 		}
 	})
+}
+
+func (f *fields) launchSeat(s *LaunchSeat) {
+	f.str("space", true, ValidSpace, whySpace, &s.Space)
+	f.str("name", true, ValidName, "is not 1..128 characters", &s.Name)
+	f.str("id", true, validPrincipal, whyPrincipal, &s.ID)
+	f.str("lifecycleUid", true, ValidUID, whyUID, &s.LifecycleUID)
+	f.str("role", false, nil, "", &s.Role)
+	f.str("connector", false, nil, "", &s.Connector)
+	f.str("model", false, nil, "", &s.Model)
+	f.str("cwd", false, nil, "", &s.Cwd)
+	f.str("instance", false, nil, "", &s.Instance)
+	f.str("environment", false, nil, "", &s.Environment)
+	f.strings("capabilities", false, nil, "", &s.Capabilities)
+	f.strings("subscribe", false, nil, "", &s.Subscribe)
+	f.strings("allowSubscribe", false, nil, "", &s.AllowSubscribe)
+	f.strings("allowPublish", false, nil, "", &s.AllowPublish)
 }
 
 // Encode returns the file's text, after it was read back.

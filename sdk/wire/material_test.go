@@ -21,6 +21,18 @@ func TestLaunchMaterial(t *testing.T) {
 	if !(LaunchMaterial{}).IsZero() || m.IsZero() {
 		t.Error("IsZero is wrong")
 	}
+	m.Seat = &LaunchSeat{
+		Space: "main", Name: "rev", ID: "local.UABC", LifecycleUID: NewUID(), Capabilities: []string{"spawn"}, Subscribe: []string{"team"},
+	}
+	if p, err = m.Encode(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := DecodeLaunchMaterial(p); err != nil || got.Seat == nil || got.Seat.Name != "rev" || len(got.Seat.Subscribe) != 1 {
+		t.Errorf("with a seat: %+v, %v", got, err)
+	}
+	if _, err := DecodeLaunchMaterial([]byte(`{"seat":{"space":"main","name":"rev","id":"nobody","lifecycleUid":"x"}}`)); err == nil || !strings.Contains(err.Error(), "seat.id") {
+		t.Errorf("a seat without a principal: %v", err)
+	}
 	for name, text := range map[string]string{
 		"no object":            `["nats://x"]`,
 		"a token and creds":    `{"token":"a","creds":"/b"}`,
