@@ -1,0 +1,230 @@
+package bridge
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// maxWords bounds the words of a program that go into its presence, in bytes.
+const maxWords = 200
+
+// Event is what an agent program told through a hook. Of what it said only this is kept.
+type Event struct {
+	// Name is the program's own, such as SessionStart; how it is written (session-start) does not matter.
+	// EventStatus is for programs, and plugins in them, that know their state themselves.
+	Name    string `json:"name"`
+	Source  string `json:"source,omitempty"` // of a session that starts: startup, resume, clear, compact
+	Reason  string `json:"reason,omitempty"` // of one that ends: clear, logout, …
+	Kind    string `json:"kind,omitempty"`   // of a notification
+	Tool    string `json:"tool,omitempty"`
+	Error   string `json:"error,omitempty"` // the program's word for what failed
+	Message string `json:"message,omitempty"`
+	Session string `json:"session,omitempty"` // the program's session id
+	Model   string `json:"model,omitempty"`
+	// Of EventStatus.
+	Status    string `json:"status,omitempty"` // idle, working, waiting
+	Activity  string `json:"activity,omitempty"`
+	Condition string `json:"condition,omitempty"` // a condition code
+}
+
+// EventStatus is the name of an event that says the state in the words of the mesh.
+const EventStatus = "status"
+
+// State is what the hooks of a program have told so far.
+type State struct {
+	Status    string // idle, working, waiting
+	Activity  string
+	Condition *wire.PresenceCondition // Since is not set
+	Turn      bool                    // a turn is open
+	Tool      string                  // that was begun and has not ended
+	Gone      bool                    // the session ended
+}
+
+// Judge says what follows from an event. An event it does not know, and one that says nothing of the state, leaves
+// everything as it is: nothing is inferred.
+func Judge(s State, e Event) State {
+	working := func(activity string) State {
+		return State{Status: wire.StatusWorking, Activity: activity, Turn: true, Tool: s.Tool}
+	}
+	waiting := func(code, source string) State {
+		return State{
+			Status: wire.StatusWaiting, Activity: s.Activity, Turn: s.Turn, Tool: s.Tool,
+			Condition: &wire.PresenceCondition{Code: code, Source: clip(source), Message: clip(first(e.Message, e.Tool))},
+		}
+	}
+	switch word(e.Name) {
+	case "sessionstart":
+		if s.Turn && !s.Gone { // of a turn that compacts its context
+			return s
+		}
+		return State{Status: wire.StatusIdle}
+	case "userpromptsubmit", "beforeagent":
+		return working("")
+	case "pretooluse", "beforetool":
+		next := working(clip(e.Tool))
+		next.Tool = e.Tool
+		return next
+	case "posttooluse", "aftertool", "posttoolusefailure":
+		next := working("")
+		next.Tool = ""
+		return next
+	case "precompact", "precompress":
+		return working("compacting its context")
+	case "permissionrequest":
+		return waiting("approval", e.Name)
+	case "notification":
+		switch word(e.Kind) {
+		case "permissionprompt", "toolpermission":
+			return waiting("approval", e.Kind)
+		case "agentneedsinput", "elicitationdialog":
+			return waiting("input", e.Kind)
+		}
+		return s
+	case "stop", "afteragent", "agentturncomplete":
+		return State{Status: wire.StatusIdle}
+	case "stopfailure":
+		return State{Status: wire.StatusIdle, Condition: &wire.PresenceCondition{
+			Code: ConditionOf(e.Error), Source: clip(e.Error), Message: clip(e.Message),
+		}}
+	case "sessionend":
+		if word(e.Reason) == "clear" || word(e.Reason) == "resume" { // another session begins in the same process
+			return State{Status: wire.StatusIdle}
+		}
+		return State{Status: wire.StatusIdle, Gone: true}
+	case word(EventStatus):
+		return told(s, e)
+	}
+	return s
+}
+
+// told takes over a state that the program says in the words of the mesh. What is no such word is passed over.
+func told(s State, e Event) State {
+	switch e.Status {
+	case wire.StatusIdle, wire.StatusWorking, wire.StatusWaiting:
+		s = State{Status: e.Status, Activity: clip(e.Activity), Turn: e.Status != wire.StatusIdle}
+	case "":
+	default:
+		return s
+	}
+	if e.Condition != "" && slices.Contains(wire.ConditionCodes(), e.Condition) {
+		s.Condition = &wire.PresenceCondition{Code: e.Condition, Source: clip(e.Source), Message: clip(e.Message)}
+	}
+	return s
+}
+
+// ConditionOf maps an agent program's word for a failure to the code of a condition. A word that nobody knows is
+// "failed": the program said that it failed and not why.
+func ConditionOf(native string) string {
+	w := word(native)
+	if w == "" {
+		return "failed"
+	}
+	for _, c := range wire.ConditionCodes() {
+		if w == word(c) {
+			return c
+		}
+	}
+	for _, m := range conditionWords {
+		if strings.Contains(w, m.has) {
+			return m.code
+		}
+	}
+	return "failed"
+}
+
+// conditionWords are looked for in this order.
+var conditionWords = []struct{ has, code string }{
+	{"ratelimit", "rate_limit"},
+	{"toomanyrequests", "rate_limit"},
+	{"overloaded", "overloaded"},
+	{"maxoutputtokens", "context"},
+	{"context", "context"},
+	{"prompttoolong", "context"},
+	{"budget", "budget"},
+	{"billing", "billing"},
+	{"account", "billing"},
+	{"quota", "billing"},
+	{"credit", "billing"},
+	{"auth", "auth"},
+	{"credential", "auth"},
+	{"permissiondenied", "auth"},
+	{"modelnotfound", "model"},
+	{"notfound", "model"},
+	{"invalidrequest", "request"},
+	{"badrequest", "request"},
+	{"servererror", "server"},
+	{"apierror", "server"},
+	{"unavailable", "server"},
+	{"retry", "retrying"},
+}
+
+// ParseEvent reads what an agent program hands to a hook. name is the event as the hook was installed for it; empty:
+// what the text says. Members of other types than expected, and a text that is no JSON, say nothing: a hook never
+// fails.
+func ParseEvent(name string, text []byte) Event {
+	var in map[string]json.RawMessage
+	if json.Unmarshal(text, &in) != nil {
+		return Event{Name: name}
+	}
+	str := func(keys ...string) string {
+		for _, k := range keys {
+			var s string
+			if json.Unmarshal(in[k], &s) == nil && s != "" {
+				return clip(s)
+			}
+		}
+		return ""
+	}
+	e := Event{
+		Name: first(name, str("hook_event_name", "type", "name")), Source: str("source"), Reason: str("reason"),
+		Kind: str("notification_type", "kind"), Tool: str("tool_name", "tool"), Message: str("message", "error_details"),
+		Session: str("session_id", "thread-id", "session"), Model: str("model"), Status: str("status"),
+		Activity: str("activity"), Condition: str("condition"), Error: str("error_type", "error"),
+	}
+	var nested struct{ Type, Message string }
+	if e.Error == "" && json.Unmarshal(in["error"], &nested) == nil {
+		e.Error, e.Message = clip(nested.Type), first(e.Message, clip(nested.Message))
+	}
+	return e
+}
+
+// word is a name without what differs between programs in how it is written.
+func word(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		}
+		return -1
+	}, s)
+}
+
+// clip bounds a text of somebody else's to maxWords, in whole characters.
+func clip(s string) string {
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, "?")
+	}
+	if len(s) <= maxWords {
+		return s
+	}
+	s = s[:maxWords]
+	for len(s) > 0 && !utf8.ValidString(s) {
+		s = s[:len(s)-1]
+	}
+	return s + "…"
+}
+
+func first(all ...string) string {
+	for _, s := range all {
+		if s != "" {
+			return s
+		}
+	}
+	return ""
+}

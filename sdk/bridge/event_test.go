@@ -1,0 +1,112 @@
+package bridge
+
+import (
+	"testing"
+	"unicode/utf8"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// Every state an agent is shown in comes from what its program told, in this table.
+func TestAnEventOfAProgramIsShownAsWhatItMeans(t *testing.T) {
+	fresh := State{Status: wire.StatusIdle}
+	busy := State{Status: wire.StatusWorking, Turn: true}
+	inTool := State{Status: wire.StatusWorking, Activity: "Bash", Turn: true, Tool: "Bash"}
+	asked := State{Status: wire.StatusWaiting, Turn: true, Tool: "Bash", Condition: &wire.PresenceCondition{Code: "approval"}}
+	for _, c := range []struct {
+		name     string
+		from     State
+		hook     string
+		text     string
+		status   string
+		code     string
+		activity string
+		gone     bool
+	}{
+		{"a session that starts is idle", fresh, "SessionStart", `{"source":"startup"}`, "idle", "", "", false},
+		{"a session that starts again behind a failure is idle and sound", State{Status: "idle", Condition: asked.Condition}, "SessionStart", `{}`, "idle", "", "", false},
+		{"a session that starts within a turn goes on working", busy, "SessionStart", `{"source":"compact"}`, "working", "", "", false},
+		{"a session that starts behind one that ended is there", State{Status: "idle", Gone: true}, "SessionStart", `{}`, "idle", "", "", false},
+		{"a prompt means work", fresh, "UserPromptSubmit", `{"prompt":"x"}`, "working", "", "", false},
+		{"a prompt of another program means work", fresh, "BeforeAgent", `{}`, "working", "", "", false},
+		{"the way a name is written does not matter", fresh, "user-prompt-submit", `{}`, "working", "", "", false},
+		{"a tool says what is being done", busy, "PreToolUse", `{"tool_name":"Bash"}`, "working", "", "Bash", false},
+		{"a tool that ended leaves work", inTool, "PostToolUse", `{"tool_name":"Bash"}`, "working", "", "", false},
+		{"a tool that ran was allowed", asked, "PostToolUse", `{"tool_name":"Bash"}`, "working", "", "", false},
+		{"a request for permission waits for a person", inTool, "PermissionRequest", `{"tool_name":"Bash"}`, "waiting", "approval", "Bash", false},
+		{"a notice of a permission prompt waits for a person", inTool, "Notification", `{"notification_type":"permission_prompt"}`, "waiting", "approval", "Bash", false},
+		{"a notice of another program's permission prompt too", busy, "Notification", `{"notification_type":"ToolPermission"}`, "waiting", "approval", "", false},
+		{"a notice of a question waits for input", busy, "Notification", `{"notification_type":"agent_needs_input"}`, "waiting", "input", "", false},
+		{"a notice of a dialog waits for input", busy, "Notification", `{"notification_type":"elicitation_dialog"}`, "waiting", "input", "", false},
+		{"a notice that nothing happens changes nothing", fresh, "Notification", `{"notification_type":"idle_prompt"}`, "idle", "", "", false},
+		{"a notice of no kind is not read for its words", busy, "Notification", `{"message":"Claude needs your permission to use Bash"}`, "working", "", "", false},
+		{"the end of a turn is idle", inTool, "Stop", `{}`, "idle", "", "", false},
+		{"the end of a turn ends what was waited for", asked, "Stop", `{}`, "idle", "", "", false},
+		{"the end of a turn of another program is idle", busy, "AfterAgent", `{}`, "idle", "", "", false},
+		{"a notify command tells the end of a turn", busy, "", `{"type":"agent-turn-complete"}`, "idle", "", "", false},
+		{"a turn that failed says why", busy, "StopFailure", `{"error":"rate_limit"}`, "idle", "rate_limit", "", false},
+		{"a turn that failed in a nested way says why", busy, "StopFailure", `{"error":{"type":"authentication_error","message":"no"}}`, "idle", "auth", "", false},
+		{"a turn that failed without a word failed", busy, "StopFailure", `{}`, "idle", "failed", "", false},
+		{"a session that ends is gone", fresh, "SessionEnd", `{"reason":"logout"}`, "idle", "", "", true},
+		{"a session that is cleared is not gone", busy, "SessionEnd", `{"reason":"clear"}`, "idle", "", "", false},
+		{"an event that nobody knows changes nothing", busy, "SubagentStop", `{}`, "working", "", "", false},
+		{"a text that is no JSON still has its event", fresh, "UserPromptSubmit", `not json`, "working", "", "", false},
+		{"a program may say its state itself", fresh, "status", `{"status":"waiting","condition":"input","activity":"a question"}`, "waiting", "input", "a question", false},
+		{"a condition can be told beside the state", busy, "status", `{"condition":"retrying"}`, "working", "retrying", "", false},
+		{"a state of no name is passed over", busy, "status", `{"status":"offline"}`, "working", "", "", false},
+		{"a condition of no name is passed over", busy, "status", `{"status":"idle","condition":"tired"}`, "idle", "", "", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := Judge(c.from, ParseEvent(c.hook, []byte(c.text)))
+			code := ""
+			if got.Condition != nil {
+				code = got.Condition.Code
+			}
+			if got.Status != c.status || code != c.code || got.Activity != c.activity || got.Gone != c.gone {
+				t.Errorf("got %s/%q/%q gone %v", got.Status, code, got.Activity, got.Gone)
+			}
+		})
+	}
+}
+
+func TestAFailureOfAProgramHasACode(t *testing.T) {
+	known := map[string]bool{}
+	for _, c := range wire.ConditionCodes() {
+		known[c] = true
+	}
+	for native, want := range map[string]string{
+		"rate_limit": "rate_limit", "overloaded": "overloaded", "overloaded_error": "overloaded", "authentication_failed": "auth",
+		"invalid_credentials": "auth", "billing_error": "billing", "account_suspended": "billing", "insufficient_quota": "billing",
+		"invalid_request": "request", "model_not_found": "model", "server_error": "server", "api_error": "server",
+		"max_output_tokens": "context", "context_length_exceeded": "context", "unknown": "failed", "": "failed", "budget": "budget",
+		"RateLimitError": "rate_limit",
+	} {
+		if got := ConditionOf(native); got != want {
+			t.Errorf("%q is %s, not %s", native, got, want)
+		}
+	}
+	for _, m := range conditionWords {
+		if !known[m.code] {
+			t.Errorf("%s is no code of the wire", m.code)
+		}
+	}
+}
+
+func FuzzParseEvent(f *testing.F) {
+	f.Add("Stop", []byte(`{"session_id":"x","error":{"type":"a"}}`))
+	f.Add("", []byte(`{"type":7}`))
+	f.Fuzz(func(t *testing.T, name string, text []byte) {
+		e := ParseEvent(name, text)
+		s := Judge(State{Status: wire.StatusIdle}, e)
+		p := wire.Presence{
+			Card:   wire.AgentCard{ID: "local.UABC", Name: "x", Kind: wire.CardAgent, ProtocolVersion: wire.ProtocolVersion},
+			Status: s.Status, Activity: s.Activity, Condition: s.Condition, LifecycleUID: "abcdefghijklmnopqrstuvwxyz", TS: 1,
+		}
+		if _, err := p.Encode(); err != nil {
+			t.Fatalf("%+v cannot be published: %v", s, err)
+		}
+		if len(e.Message) > maxWords+8 || !utf8.ValidString(e.Message) {
+			t.Fatalf("message %q", e.Message)
+		}
+	})
+}
