@@ -1,6 +1,9 @@
 package seat
 
-import "github.com/cotal-ai/cotal-host/host/launch"
+import (
+	"github.com/cotal-ai/cotal-host/host/launch"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
 
 // launchEnv is the environment a connector builds on. What the launched program needs to reach the mesh is
 // written into its launch directory, and named by it.
@@ -12,6 +15,13 @@ func (a *actor) launchEnv(p *plan, dir string) ([]string, error) {
 	m, err := a.set.cfg.Material()
 	if err != nil {
 		return nil, err
+	}
+	row := a.snapshot().Row
+	m.Seat = &wire.LaunchSeat{
+		Space: a.set.cfg.Space, Name: row.Alias, ID: row.Principal, LifecycleUID: row.UID, Role: row.Role,
+		Connector: row.Agent, Model: row.Model, Cwd: row.Cwd, Instance: a.set.cfg.InstanceID,
+		Capabilities: p.profile.Capabilities, Subscribe: p.profile.Subscribe,
+		AllowSubscribe: p.profile.AllowSubscribe, AllowPublish: p.profile.AllowPublish,
 	}
 	material, err := launch.WriteMaterial(dir, m)
 	return launch.MergeEnv(env, material), err
