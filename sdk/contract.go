@@ -10,6 +10,8 @@ import (
 	"context"
 	"encoding/json"
 	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk/describe"
 )
 
 // Connector knows one agent program: how to launch it, which models it offers, what it leaves
@@ -96,12 +98,12 @@ type Configurer interface {
 }
 
 // Kind says which contract a plugin implements.
-type Kind string
+type Kind = describe.Kind
 
 // The two kinds of plugin.
 const (
-	KindConnector Kind = "connector"
-	KindRuntime   Kind = "runtime"
+	KindConnector = describe.Connector
+	KindRuntime   = describe.Runtime
 )
 
 // Capability names an optional ability. Features switch on capabilities, never on version numbers.

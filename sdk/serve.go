@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 
+	"github.com/cotal-ai/cotal-host/sdk/describe"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-plugin"
 	"google.golang.org/grpc"
@@ -20,13 +21,13 @@ const Version = "0.1.0"
 
 // ProtocolVersion is the major version of the plugin contract. It changes only when the contract
 // breaks; additions are announced as capabilities.
-const ProtocolVersion = 1
+const ProtocolVersion = describe.ProtocolVersion
 
 // PluginName is the name under which go-plugin dispenses the *Client of a connection.
 const PluginName = "cotal"
 
 // DescribeFlag makes a plugin binary print its Info as JSON and exit.
-const DescribeFlag = "--cotal-describe"
+const DescribeFlag = describe.Flag
 
 // Handshake is what tells a plugin that a host started it. It is no secret: it only keeps people
 // from running a plugin by hand and waiting for something to happen.
@@ -131,7 +132,10 @@ func serve(info Info, impl any, args []string, stdin io.Reader, stdout, stderr *
 	if len(args) == 2 && args[1] == DescribeFlag {
 		enc := json.NewEncoder(stdout)
 		enc.SetIndent("", "  ")
-		if err := enc.Encode(info); err != nil {
+		if err := enc.Encode(struct {
+			Info
+			Protocol int `json:"protocol"` // what the handshake would say, for who installs the plugin
+		}{info, ProtocolVersion}); err != nil {
 			fmt.Fprintf(stderr, "write description: %v\n", err)
 			return 1
 		}

@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"github.com/BurntSushi/toml"
-	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/describe"
 )
 
 // Schema is the version of the file format.
@@ -30,7 +30,7 @@ const maxFileBytes = 256 << 10
 // Entry is one [[plugin]] table. Name and Kind together are unique in a file.
 type Entry struct {
 	Name    string         // ^[a-z][a-z0-9-]{0,30}$, what personas and flags refer to
-	Kind    sdk.Kind       // connector or runtime
+	Kind    describe.Kind  // connector or runtime
 	Command string         // a bare file name, never a PATH search; see File
 	Version string         // must equal what the plugin says of itself
 	SHA256  string         // 64 lower-case hex digits of the file that may be executed
@@ -63,7 +63,7 @@ type Manifest struct {
 }
 
 // Find returns the entry of that name and kind.
-func (m *Manifest) Find(kind sdk.Kind, name string) (Entry, bool) {
+func (m *Manifest) Find(kind describe.Kind, name string) (Entry, bool) {
 	for _, e := range m.Entries {
 		if e.Kind == kind && e.Name == name {
 			return e, true
@@ -169,7 +169,7 @@ func decodeEntry(table map[string]any) (e Entry, field string, err error) {
 		case "kind":
 			var kind string
 			kind, ok = v.(string)
-			e.Kind = sdk.Kind(kind)
+			e.Kind = describe.Kind(kind)
 		case "command":
 			e.Command, ok = v.(string)
 		case "version":
@@ -235,14 +235,14 @@ func Check(e Entry) error {
 	if !nameRE.MatchString(e.Name) {
 		return fmt.Errorf("name %s: want a lower-case letter, then at most 30 of a-z, 0-9 and -", quote(e.Name))
 	}
-	if e.Kind != sdk.KindConnector && e.Kind != sdk.KindRuntime {
+	if e.Kind != describe.Connector && e.Kind != describe.Runtime {
 		return fmt.Errorf("kind %s: want connector or runtime", quote(string(e.Kind)))
 	}
 	if !commandRE.MatchString(e.Command) {
 		return fmt.Errorf("command %s: want the bare name of a file in the bundle directory (no slash, no leading dot)", quote(e.Command))
 	}
 	if !versionRE.MatchString(e.Version) {
-		return fmt.Errorf("version %s: want the version the plugin prints with %s", quote(e.Version), sdk.DescribeFlag)
+		return fmt.Errorf("version %s: want the version the plugin prints with %s", quote(e.Version), describe.Flag)
 	}
 	if !digestRE.MatchString(e.SHA256) {
 		return fmt.Errorf("sha256 %s: want 64 lower-case hex digits, as printed by sha256sum %s", quote(e.SHA256), e.Command)

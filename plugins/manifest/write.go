@@ -11,7 +11,7 @@ import (
 	"sort"
 
 	"github.com/BurntSushi/toml"
-	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/describe"
 )
 
 // Write checks entries and replaces the file at path by them, atomically. The output depends on the
@@ -79,7 +79,7 @@ func Format(entries []Entry) ([]byte, error) {
 // BundleSpec describes one plugin that is shipped with the host.
 type BundleSpec struct {
 	Name    string
-	Kind    sdk.Kind
+	Kind    describe.Kind
 	Command string // file in the bundle directory
 	Version string // what the binary was built as
 	Env     []string

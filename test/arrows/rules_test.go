@@ -37,6 +37,7 @@ var leaves = map[string][]string{
 	"sdk/failpoint": {},
 	"sdk/terminal":  {},
 	"sdk/wire":      {},
+	"sdk/describe":  {},
 	"sdk/seat":      {"sdk/terminal", "sdk/failpoint"},
 }
 
