@@ -1,0 +1,446 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// Times of a bridge.
+const (
+	leaveTimeout = time.Second            // of the goodbye
+	stepTimeout  = 10 * time.Second       // of one step of joining
+	retryMin     = 100 * time.Millisecond // between attempts to join
+	retryMax     = 5 * time.Second
+	wakeTimeout  = 10 * time.Second
+	wakeAgain    = 3 * time.Second // after ErrNotNow
+	holdEvery    = wire.AckWait / 3
+	replayOnJoin = 20 // earlier messages that a channel begins with
+)
+
+// ErrNotConnected: the bridge has not reached the mesh yet. The text says what is in the way.
+var ErrNotConnected = errors.New("not connected to the mesh yet")
+
+// Options of a Bridge.
+type Options struct {
+	// Log is told what cannot be told to the agent; nil: nobody.
+	Log *slog.Logger
+	// Waker brings messages to an idle agent; nil: they wait for it.
+	Waker Waker
+	// Status the agent begins with: idle (the default) or working.
+	Status   string
+	Activity string
+	// NoControl leaves the control socket out: the program has no hooks.
+	NoControl bool
+	// Eager: messages are taken at any time, whatever the state.
+	Eager bool
+	// OnMessage is told that something is in the inbox. It must not block.
+	OnMessage func()
+}
+
+// Bridge is an agent on the mesh.
+type Bridge struct {
+	l    Launch
+	opts Options
+	log  *slog.Logger
+	box  inbox
+
+	ctx    context.Context //nolint:containedctx // of the bridge's own life
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	ctl    *control
+	change chan struct{} // the record has to be published
+	bell   chan struct{} // something may be brought to the agent
+	joined chan struct{} // closed once it is present
+	once   sync.Once
+
+	mu        sync.Mutex
+	client    *mesh.Client
+	roster    *mesh.Roster
+	presence  *mesh.Presence
+	trouble   error // why it is not connected
+	state     State
+	heard     bool   // a hook told something
+	claim     string // status the agent claims
+	note      string // activity the agent claims
+	attention string
+	modes     map[string]string
+	channels  map[string]*mesh.Channel
+	order     []string // of the channels, as they were joined
+	model     string   // as the program said
+	session   string
+	active    time.Time // last sign of work
+}
+
+// Start begins to be an agent. It returns at once: the mesh is joined beside it and looked for until it is there,
+// since an agent program waits for nobody. Joined waits; Close ends it.
+func Start(l Launch, opts Options) *Bridge {
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	b := &Bridge{
+		l: l, opts: opts, log: opts.Log, change: make(chan struct{}, 1), bell: make(chan struct{}, 1), joined: make(chan struct{}),
+		trouble: errors.New("it is being looked for"), attention: wire.AttentionOpen, modes: map[string]string{}, channels: map[string]*mesh.Channel{},
+	}
+	b.state = State{Status: first(opts.Status, wire.StatusIdle), Activity: opts.Activity, Turn: opts.Status == wire.StatusWorking}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	if !opts.NoControl {
+		ctl, err := newControl(l.Socket, l.ControlToken, b.onFrame)
+		if err != nil {
+			b.log.Error("hooks of this program are not heard", "err", err)
+		} else {
+			b.ctl = ctl
+			b.wg.Go(ctl.serve)
+		}
+	}
+	b.wg.Go(b.run)
+	return b
+}
+
+// Joined waits until the agent is present on the mesh. Errors: ctx's, with what is in the way; ErrNotConnected
+// when the bridge was closed.
+func (b *Bridge) Joined(ctx context.Context) error {
+	select {
+	case <-b.joined:
+		return nil
+	case <-ctx.Done():
+		_, err := b.mesh()
+		return errors.Join(ctx.Err(), err)
+	case <-b.ctx.Done():
+		return ErrNotConnected
+	}
+}
+
+// Close says goodbye and ends everything. It takes a second or so at most, whatever the mesh does.
+func (b *Bridge) Close() {
+	b.cancel()
+	if b.ctl != nil {
+		b.ctl.close()
+	}
+	b.wg.Wait()
+	b.mu.Lock()
+	p, r, c := b.presence, b.roster, b.client
+	b.presence, b.roster, b.client, b.trouble = nil, nil, nil, errors.New("it was left")
+	b.mu.Unlock()
+	if p != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+		if err := p.Leave(ctx); err != nil {
+			b.log.Debug("goodbye to the mesh", "err", err) // the record ends by itself
+		}
+		cancel()
+	}
+	if r != nil {
+		r.Close()
+	}
+	if c != nil {
+		c.Close()
+	}
+}
+
+// mesh is the connection, once there is one.
+func (b *Bridge) mesh() (*mesh.Client, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.client == nil || b.roster == nil {
+		return nil, fmt.Errorf("%w (%s): %w", ErrNotConnected, b.l.Servers, b.trouble)
+	}
+	return b.client, nil
+}
+
+// run joins, and then keeps the record what it has to be.
+func (b *Bridge) run() {
+	var direct *mesh.Queue
+	steps := []func(context.Context) error{
+		b.connect, b.watch,
+		func(ctx context.Context) (err error) { // before the card: whoever sees us may write to us
+			c, err := b.mesh()
+			if err == nil {
+				direct, err = c.DirectMessages(ctx, mesh.QueueOptions{})
+			}
+			return err
+		},
+		b.appear,
+	}
+	for i, step := range steps {
+		if !b.insist(i, step) {
+			if direct != nil {
+				direct.Close()
+			}
+			return
+		}
+	}
+	close(b.joined)
+	b.wg.Go(func() { b.readDirect(direct) })
+	if b.l.Role != "" {
+		b.wg.Go(b.readTasks)
+	}
+	for _, name := range b.l.Subscribe {
+		b.wg.Go(func() { b.boot(name) })
+	}
+	b.wg.Go(b.holdOn)
+	b.wg.Go(b.deliver)
+	for {
+		select {
+		case <-b.ctx.Done():
+			return
+		case <-b.change:
+			b.publish()
+		}
+	}
+}
+
+// insist repeats a step until it succeeds; false: the bridge ends.
+func (b *Bridge) insist(n int, step func(context.Context) error) bool {
+	for wait := retryMin; ; wait = min(2*wait, retryMax) {
+		ctx, cancel := context.WithTimeout(b.ctx, stepTimeout)
+		err := step(ctx)
+		cancel()
+		if err == nil || b.ctx.Err() != nil {
+			return b.ctx.Err() == nil
+		}
+		b.log.Warn("cannot join the mesh yet", "step", n, "err", err)
+		b.mu.Lock()
+		b.trouble = err
+		b.mu.Unlock()
+		if !b.pause(wait) {
+			return false
+		}
+	}
+}
+
+// pause waits; false: the bridge ends.
+func (b *Bridge) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-b.ctx.Done():
+		return false
+	}
+}
+
+func (b *Bridge) connect(ctx context.Context) error {
+	cfg, err := b.l.connect(nil)
+	if err != nil {
+		return err
+	}
+	c, err := mesh.Connect(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	b.client = c
+	b.mu.Unlock()
+	return nil
+}
+
+func (b *Bridge) watch(ctx context.Context) error {
+	b.mu.Lock()
+	c := b.client
+	b.mu.Unlock()
+	r, err := c.WatchPresence(ctx)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	b.roster = r
+	b.mu.Unlock()
+	return nil
+}
+
+func (b *Bridge) appear(ctx context.Context) error {
+	c, err := b.mesh()
+	if err != nil {
+		return err
+	}
+	rec := wire.Presence{}
+	b.mu.Lock()
+	b.fill(&rec)
+	b.mu.Unlock()
+	card := b.l.card()
+	b.told(&card)
+	p, err := c.Join(ctx, mesh.JoinConfig{
+		Card: card, LifecycleUID: b.l.LifecycleUID, Status: rec.Status, Activity: rec.Activity, Condition: rec.Condition,
+		Environment: b.l.Environment,
+	})
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	b.presence = p
+	b.mu.Unlock()
+	return nil
+}
+
+// told adds to a card what the program said of itself.
+func (b *Bridge) told(card *wire.AgentCard) {
+	b.mu.Lock()
+	model, session := b.model, b.session
+	b.mu.Unlock()
+	card.Meta = maps.Clone(card.Meta)
+	set := func(key, value string) {
+		if raw, err := json.Marshal(value); err == nil && value != "" {
+			card.Meta[key] = raw
+		}
+	}
+	if b.l.Model == "" {
+		set("model", model)
+	}
+	set("sessionId", session)
+}
+
+// fill says in a record what the agent does; b.mu is held.
+func (b *Bridge) fill(r *wire.Presence) {
+	r.Status, r.Activity = shownStatus(b.state, b.heard, b.claim), first(b.note, b.state.Activity)
+	if b.state.Status == wire.StatusIdle && b.heard {
+		r.Activity = b.note
+	}
+	switch c := b.state.Condition; {
+	case c == nil:
+		r.Condition = nil
+	case r.Condition == nil || r.Condition.Code != c.Code || r.Condition.Source != c.Source:
+		cond := *c
+		cond.Since = time.Now().UnixMilli()
+		r.Condition = &cond
+	}
+	r.Attention, r.ChannelModes = b.attention, maps.Clone(b.modes)
+	if len(r.ChannelModes) == 0 {
+		r.ChannelModes = nil
+	}
+	if !b.active.IsZero() {
+		r.ActiveAt = b.active.UnixMilli()
+	}
+}
+
+// shownStatus is what an agent is shown as: what its program's hooks tell; else what it says itself. Between turns
+// an agent may say that it waits for somebody, which its program cannot know.
+func shownStatus(s State, heard bool, claim string) string {
+	switch {
+	case !heard && claim != "":
+		return claim
+	case s.Status == wire.StatusIdle && s.Condition == nil && claim == wire.StatusWaiting:
+		return claim
+	}
+	return s.Status
+}
+
+// publish makes the record on the mesh what it has to be.
+func (b *Bridge) publish() {
+	b.mu.Lock()
+	p, gone := b.presence, b.state.Gone
+	b.mu.Unlock()
+	ctx, cancel := context.WithTimeout(b.ctx, stepTimeout)
+	defer cancel()
+	var err error
+	switch {
+	case p == nil && gone:
+		return
+	case p == nil: // a session began again
+		err = b.appear(ctx)
+	case gone:
+		err = p.Leave(ctx)
+		b.mu.Lock()
+		b.presence = nil
+		b.mu.Unlock()
+	default:
+		err = p.Update(ctx, func(r *wire.Presence) {
+			b.mu.Lock()
+			b.fill(r)
+			b.mu.Unlock()
+			b.told(&r.Card)
+		})
+	}
+	if err != nil && b.ctx.Err() == nil {
+		b.log.Warn("cannot publish presence", "err", err) // it goes out with the next heartbeat
+	}
+}
+
+func (b *Bridge) changed() { ring(b.change) }
+
+// ring wakes who waits at a channel of one place.
+func ring(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// onFrame takes in what a hook told.
+func (b *Bridge) onFrame(f frame) answer {
+	b.mu.Lock()
+	before := b.state
+	b.state = Judge(b.state, f.Event)
+	b.heard, b.active = true, time.Now()
+	b.model, b.session = first(f.Event.Model, b.model), first(f.Event.Session, b.session)
+	switch word(f.Event.Name) {
+	case "sessionstart":
+		if !before.Turn || before.Gone {
+			b.attention, b.claim, b.note = wire.AttentionOpen, "", ""
+		}
+	case "userpromptsubmit", "beforeagent":
+		b.claim, b.note = "", ""
+	}
+	b.mu.Unlock()
+	a := answer{OK: true}
+	if f.Deliver {
+		a.Output = b.handOver(f.Event.Name)
+	}
+	b.changed()
+	ring(b.bell)
+	return a
+}
+
+// handOver gives the program the messages that may be brought to it, in the form that its hooks print; nil: there
+// are none, or this hook brings none.
+func (b *Bridge) handOver(event string) json.RawMessage {
+	form := hookForm(event)
+	if form == nil {
+		return nil
+	}
+	end := word(event) == "stop"
+	items, _, _ := b.box.look(func(it item) bool { return it.urgent || !end && !it.silent })
+	if len(items) == 0 {
+		return nil
+	}
+	out, err := json.Marshal(form(wakeText(items)))
+	if err != nil {
+		return nil
+	}
+	b.read(items)
+	if end { // the turn goes on
+		b.mu.Lock()
+		b.state = State{Status: wire.StatusWorking, Turn: true}
+		b.mu.Unlock()
+	}
+	return out
+}
+
+// hookForm is how a hook of a name gives its program a text; nil: it cannot.
+func hookForm(event string) func(text string) any {
+	switch word(event) {
+	case "stop":
+		return func(text string) any { return map[string]string{"decision": "block", "reason": text} }
+	case "userpromptsubmit", "sessionstart", "posttooluse":
+		return func(text string) any {
+			return map[string]any{"hookSpecificOutput": map[string]string{"hookEventName": event, "additionalContext": text}}
+		}
+	}
+	return nil
+}
+
+// read takes messages for read, here and on the mesh.
+func (b *Bridge) read(items []item) {
+	b.box.remove(items)
+	ctx, cancel := context.WithTimeout(b.ctx, stepTimeout)
+	defer cancel()
+	ack(ctx, items)
+}

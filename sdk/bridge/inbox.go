@@ -1,0 +1,245 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// Bounds of an inbox.
+const (
+	maxChannelItems = 500      // of channels; older ones are dropped, and counted
+	maxDirectItems  = 200      // direct messages that wait here; further ones wait on the mesh
+	window          = 48 << 10 // bytes of messages in one reading, but one message at least
+)
+
+// item is one message that the agent has not read.
+type item struct {
+	m      mesh.Message
+	d      *mesh.Delivery // nil for one of a channel: nobody waits for its acknowledgement
+	urgent bool           // it may wake the agent
+	silent bool           // it is read when it is asked for and never brought
+}
+
+// inbox keeps messages until the agent has read them.
+type inbox struct {
+	mu      sync.Mutex
+	items   []item
+	dropped int           // of channels, since the last reading
+	room    chan struct{} // closed when there is room for direct messages again; nil: there is
+}
+
+// put takes a message in. It reports false for one that is there already: then its newer delivery counts.
+func (b *inbox) put(it item) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if it.m.ID != "" {
+		if i := slices.IndexFunc(b.items, func(o item) bool { return o.m.ID == it.m.ID }); i >= 0 {
+			if it.d != nil {
+				b.items[i].d = it.d
+			}
+			return false
+		}
+	}
+	b.items = append(b.items, it)
+	if it.d == nil {
+		n := 0
+		for _, o := range b.items {
+			if o.d == nil {
+				n++
+			}
+		}
+		if n > maxChannelItems {
+			i := slices.IndexFunc(b.items, func(o item) bool { return o.d == nil })
+			b.items = slices.Delete(b.items, i, i+1)
+			b.dropped++
+		}
+	} else if b.room == nil && b.direct() >= maxDirectItems {
+		b.room = make(chan struct{})
+	}
+	return true
+}
+
+func (b *inbox) direct() int {
+	n := 0
+	for _, o := range b.items {
+		if o.d != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// full is nil, or closed once there is room for direct messages.
+func (b *inbox) full() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.room
+}
+
+// look returns what is to be read next, in the order in which it is read: direct messages and tasks, channels,
+// history. It is a window of those that pick accepts; left is how many of them more there are.
+func (b *inbox) look(pick func(item) bool) (items []item, left, dropped int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	size := 0
+	for rank := range 3 {
+		for _, it := range b.items {
+			if it.rank() != rank || !pick(it) {
+				continue
+			}
+			n := it.size()
+			if left > 0 || len(items) > 0 && size+n > window {
+				left++
+				continue
+			}
+			items, size = append(items, it), size+n
+		}
+	}
+	return items, left, b.dropped
+}
+
+// remove takes messages out that were read.
+func (b *inbox) remove(read []item) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.items = slices.DeleteFunc(b.items, func(o item) bool {
+		return slices.ContainsFunc(read, func(r item) bool { return same(r, o) })
+	})
+	if b.room != nil && b.direct() < maxDirectItems {
+		close(b.room)
+		b.room = nil
+	}
+}
+
+// has reports whether a message is still unread.
+func (b *inbox) has(it item) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(b.items, func(o item) bool { return same(it, o) })
+}
+
+// told forgets how many were dropped, once the agent was told.
+func (b *inbox) told(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dropped = max(0, b.dropped-n)
+}
+
+// dropChannel takes the messages of a channel out.
+func (b *inbox) dropChannel(channel string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.items = slices.DeleteFunc(b.items, func(o item) bool { return o.d == nil && o.m.Channel == channel })
+}
+
+// waiting returns the direct messages that wait, for their time to be begun anew.
+func (b *inbox) waiting() []item {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []item
+	for _, it := range b.items {
+		if it.d != nil && it.m.Kind == wire.MessageDirect {
+			out = append(out, it)
+		}
+	}
+	return out
+}
+
+func (b *inbox) unread() (direct, channel int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.direct()
+	return n, len(b.items) - n
+}
+
+func same(a, b item) bool {
+	return a.m.ID == b.m.ID && a.m.Sender == b.m.Sender && a.m.TS == b.m.TS && (a.d == nil) == (b.d == nil)
+}
+
+func (it item) rank() int {
+	switch {
+	case it.d != nil:
+		return 0
+	case it.m.Historical:
+		return 2
+	}
+	return 1
+}
+
+func (it item) size() int {
+	n := 200
+	for _, p := range it.m.Parts {
+		n += len(p.Text) + len(p.Data)
+	}
+	return n
+}
+
+// ack says to the mesh that messages were read. One that cannot be told now comes again and is answered then.
+func ack(ctx context.Context, read []item) {
+	for _, it := range read {
+		if it.d != nil {
+			_ = it.d.Ack(ctx)
+		}
+	}
+}
+
+// shown is a message as the agent reads it: one line of JSON, so that no text of a message looks like another
+// message.
+type shown struct {
+	From    string          `json:"from"`
+	ID      string          `json:"id"` // principal of the sender
+	Role    string          `json:"role,omitempty"`
+	Kind    string          `json:"kind"` // dm, anycast, channel
+	Channel string          `json:"channel,omitempty"`
+	At      string          `json:"at"`
+	History bool            `json:"history,omitempty"`
+	Seq     uint64          `json:"seq,omitempty"`
+	Text    string          `json:"text,omitempty"`
+	Data    json.RawMessage `json:"data,omitempty"`
+	Other   []string        `json:"otherParts,omitempty"`
+}
+
+func show(m mesh.Message) shown {
+	s := shown{
+		From: m.From.Name, ID: m.Sender.String(), Role: m.From.Role, Kind: "channel", Channel: m.Channel,
+		At: time.UnixMilli(m.TS).UTC().Format(time.RFC3339), History: m.Historical, Text: m.Text(),
+	}
+	switch m.Kind {
+	case wire.MessageDirect:
+		s.Kind = "dm"
+	case wire.MessageService:
+		s.Kind = "anycast"
+	}
+	for _, p := range m.Parts {
+		switch p.Kind {
+		case wire.PartText:
+		case wire.PartData:
+			s.Data = p.Data
+		default:
+			s.Other = append(s.Other, p.Kind)
+		}
+	}
+	return s
+}
+
+// render is messages as lines.
+func render(items []item) string {
+	var b strings.Builder
+	for _, it := range items {
+		line, err := json.Marshal(show(it.m))
+		if err != nil {
+			line = fmt.Appendf(nil, `{"from":%q,"error":"cannot be shown"}`, it.m.From.Name)
+		}
+		b.Write(line)
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
