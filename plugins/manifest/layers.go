@@ -12,9 +12,36 @@ import (
 // PluginDir is the directory beside a manifest in which the binaries of its entries are looked for first.
 const PluginDir = "plugins"
 
-// File is the binary of an entry: <directory of its manifest>/plugins/<command> when that exists, else
-// <bundleDir>/<command>. Whichever it is, only a file with the entry's digest is ever executed.
+// StoreRoot is where installed plugins are kept: $XDG_DATA_HOME/cotal/store, else ~/.local/share/cotal/store. It
+// is empty when neither says where.
+func StoreRoot() string {
+	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "cotal", "store")
+	}
+	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) {
+		return filepath.Join(home, ".local", "share", "cotal", "store")
+	}
+	return ""
+}
+
+// StoreFile is the place of a binary in the store, by its digest; empty when there is no store.
+func (e Entry) StoreFile() string {
+	root := StoreRoot()
+	if root == "" || !digestRE.MatchString(e.SHA256) {
+		return ""
+	}
+	return filepath.Join(root, "sha256", e.SHA256, e.Command)
+}
+
+// File is the binary of an entry: the one of its digest in the store when it is installed, else <directory of its
+// manifest>/plugins/<command> when that exists, else <bundleDir>/<command>. Whichever it is, only a file with the
+// entry's digest is ever executed.
 func (e Entry) File(bundleDir string) string {
+	if kept := e.StoreFile(); kept != "" {
+		if _, err := os.Stat(kept); err == nil {
+			return kept
+		}
+	}
 	if own := e.OwnFile(); own != "" {
 		if _, err := os.Stat(own); err == nil {
 			return own

@@ -6,12 +6,14 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sort"
 
 	"github.com/BurntSushi/toml"
 	"github.com/cotal-ai/cotal-host/sdk/describe"
+	"github.com/cotal-ai/cotal-host/sdk/failpoint"
 )
 
 // Write checks entries and replaces the file at path by them, atomically. The output depends on the
@@ -130,7 +132,18 @@ func HashFile(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-func replaceFile(path string, text []byte) (err error) {
+func replaceFile(path string, text []byte) error { return replaceWith(path, text, 0o644, nil) }
+
+// ReplaceFile replaces a file atomically, and makes that durable.
+func ReplaceFile(path string, text []byte, mode fs.FileMode) error {
+	if err := replaceWith(path, text, mode, nil); err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(path))
+}
+
+// replaceWith replaces a file atomically; before is hit with the new text on disk under another name.
+func replaceWith(path string, text []byte, mode fs.FileMode, before *failpoint.Point) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
 	if err != nil {
 		return fmt.Errorf("write plugin manifest: %w", err)
@@ -141,7 +154,7 @@ func replaceFile(path string, text []byte) (err error) {
 			err = fmt.Errorf("write plugin manifest: %w", err)
 		}
 	}()
-	if err := f.Chmod(0o644); err != nil {
+	if err := f.Chmod(mode); err != nil {
 		f.Close()
 		return err
 	}
@@ -155,6 +168,11 @@ func replaceFile(path string, text []byte) (err error) {
 	}
 	if err := f.Close(); err != nil {
 		return err
+	}
+	if before != nil {
+		if err := before.Hit(); err != nil {
+			return err
+		}
 	}
 	return os.Rename(f.Name(), path)
 }

@@ -7,7 +7,8 @@
 //	...
 //	if err := fpHandlePersisted.Hit(); err != nil { return err }
 //
-// The first word of a name is the process it lives in: host, catalog, supervise; pty, tmux; seat, tmuxseat.
+// The first word of a name is the process it lives in: host, catalog, supervise; pty, tmux; seat, tmuxseat;
+// ext, whatever installs plugins.
 //
 // Places are armed by the variable COTAL_FAILPOINTS, which the host forwards to plugins and seats:
 //

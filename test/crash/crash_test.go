@@ -20,6 +20,15 @@ var notReached = map[string]string{
 	"host.restart.reaped":   "TestKillWhileASeatIsStartedAgain",
 	"host.restart.followed": "TestKillWhileASeatIsStartedAgain",
 	"host.restart.proved":   "TestKillWhileASeatIsStartedAgain",
+	"ext.manifest.temp":     "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.manifest.written":  "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.stage.made":        "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.stage.copied":      "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.accept.described":  "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.accept.stored":     "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.enter.recorded":    "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.enter.swapped":     "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.sweep.removed":     "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
 }
 
 // with arms what else must go wrong for a failpoint to be reached. MARK is the name of a file.

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package store
+
+import "syscall"
+
+func attrs() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -1,0 +1,239 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cotal-ai/cotal-host/plugins/manifest"
+	"github.com/cotal-ai/cotal-host/sdk/describe"
+)
+
+// ErrKeep in the error of a swap says that the manifest stays changed: the host may have taken it, or takes it when
+// it reads it again.
+var ErrKeep = errors.New("the manifest stays as it is now")
+
+// Change is one change of one manifest.
+type Change struct {
+	Manifest string // file to change
+	Kind     describe.Kind
+	Name     string
+	Staged   *Staged // what goes into the store; nil: nothing
+
+	// Decide says what to do, given the entry of the file as it is under the lock; nil: there is none. Without error
+	// and edit nothing is done.
+	Decide func(now *manifest.Entry) (*manifest.Edit, error)
+
+	// Swap has a host read the manifest. With an error that is not ErrKeep the manifest gets its old text back. May
+	// be nil.
+	Swap func(ctx context.Context) error
+}
+
+// Entered is what a change did.
+type Entered struct {
+	Changed  bool
+	Was      *manifest.Entry // nil: there was none
+	Now      *manifest.Entry // nil: there is none
+	Swept    []string        // digests of binaries that nobody needed any more
+	SweepErr error           // why nothing was swept; harmless
+}
+
+// Enter puts a binary into the store and changes the manifest, one change at a time: a second caller waits as long
+// as ctx lasts. Errors: those of Decide, of Swap, and of the disk; after them everything is as it was, unless the
+// error is ErrKeep.
+func (s *Store) Enter(ctx context.Context, c Change) (out Entered, err error) {
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer unlock()
+	var before, after []byte
+	err = manifest.Update(ctx, c.Manifest, func(text []byte) ([]byte, error) {
+		before = text
+		entries, err := parse(text)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if e.Kind == c.Kind && e.Name == c.Name {
+				out.Was = &e
+			}
+		}
+		ed, err := c.Decide(out.Was)
+		if err != nil || ed == nil {
+			out.Now = out.Was
+			return text, err
+		}
+		if after, err = ed.Apply(text); err != nil {
+			return nil, err
+		}
+		if c.Staged != nil {
+			if err := s.put(c.Staged); err != nil {
+				return nil, err
+			}
+		}
+		if err := s.remember(c, out.Was, ed); err != nil {
+			return nil, err
+		}
+		if !ed.Remove {
+			out.Now = &ed.Put
+		}
+		out.Changed = true
+		return after, nil
+	})
+	if err != nil {
+		return Entered{Was: out.Was, Now: out.Was}, err
+	}
+	if c.Swap != nil {
+		if err := c.Swap(ctx); err != nil {
+			if errors.Is(err, ErrKeep) {
+				return out, err
+			}
+			back := s.takeBack(c.Manifest, before, after)
+			return Entered{Was: out.Was, Now: out.Was}, errors.Join(err, back)
+		}
+		if err := fpSwapped.Hit(); err != nil {
+			return out, err
+		}
+	}
+	out.Swept, out.SweepErr = s.sweep(ctx)
+	return out, nil
+}
+
+func parse(text []byte) ([]manifest.Entry, error) {
+	if len(text) == 0 {
+		return nil, nil
+	}
+	return manifest.Parse(text)
+}
+
+// takeBack gives a manifest its text from before, unless somebody has changed it since.
+func (s *Store) takeBack(path string, before, after []byte) error {
+	if after == nil {
+		return nil
+	}
+	ctx := context.Background() // the error that led here may be that of a context
+	err := manifest.Update(ctx, path, func(now []byte) ([]byte, error) {
+		if string(now) != string(after) {
+			return now, errors.New("somebody changed it meanwhile: it is left as it is now")
+		}
+		return before, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w; and the change could not be taken back: %w", ErrKeep, err)
+	}
+	return nil
+}
+
+// remember keeps what an entry was, and that the manifest names binaries of the store.
+func (s *Store) remember(c Change, was *manifest.Entry, ed *manifest.Edit) error {
+	p, err := s.pastOf(c.Manifest)
+	if err != nil {
+		return err
+	}
+	key := entryKey(c.Kind, c.Name)
+	switch {
+	case was == nil:
+		delete(p.Entries, key)
+	case ed.Remove || was.SHA256 != ed.Put.SHA256:
+		p.Entries[key] = *was
+	}
+	if err := s.keepPast(p); err != nil {
+		return err
+	}
+	return fpRecorded.Hit()
+}
+
+// Previous is the entry that a manifest had before its last change. Error: ErrNoWayBack.
+func (s *Store) Previous(path string, kind describe.Kind, name string) (manifest.Entry, error) {
+	p, err := s.pastOf(path)
+	if err != nil {
+		return manifest.Entry{}, err
+	}
+	e, ok := p.Entries[entryKey(kind, name)]
+	if !ok {
+		return e, fmt.Errorf("%s %s in %s: %w", kind, name, path, ErrNoWayBack)
+	}
+	return e, nil
+}
+
+// put moves a copy into the store, under the lock. One that is there and sound stays; one that is not is replaced.
+func (s *Store) put(st *Staged) error {
+	parent, err := s.dir("sha256")
+	if err != nil {
+		return err
+	}
+	final := filepath.Join(parent, st.Digest)
+	if err := s.verify(st.Digest, st.Command); err == nil {
+		return nil
+	}
+	out := filepath.Dir(st.file)
+	if _, err := os.Lstat(final); err == nil {
+		// Other bytes, another name, or nothing: out of the way, so that what is written here is whole.
+		if kept, err := os.ReadDir(final); err == nil && len(kept) > 0 {
+			for _, d := range kept {
+				if d.Name() != st.Command && s.verify(st.Digest, d.Name()) == nil {
+					if err := os.Link(filepath.Join(final, d.Name()), filepath.Join(out, d.Name())); err != nil {
+						return fmt.Errorf("put plugin into the store: %w", err)
+					}
+				}
+			}
+		}
+		_ = os.Chmod(final, 0o700)
+		if err := os.Rename(final, filepath.Join(st.dir, "replaced")); err != nil {
+			return fmt.Errorf("put plugin into the store: %w", err)
+		}
+	}
+	if err := manifest.SyncDir(out); err != nil {
+		return fmt.Errorf("put plugin into the store: %w", err)
+	}
+	if err := os.Rename(out, final); err != nil {
+		return fmt.Errorf("put plugin into the store: %w", err)
+	}
+	if err := os.Chmod(final, 0o555); err != nil {
+		return fmt.Errorf("put plugin into the store: %w", err)
+	}
+	if err := manifest.SyncDir(parent); err != nil {
+		return fmt.Errorf("put plugin into the store: %w", err)
+	}
+	return fpStored.Hit()
+}
+
+// verify says what is wrong with a binary of the store.
+func (s *Store) verify(digest, command string) error {
+	path := s.File(digest, command)
+	st, err := os.Lstat(path)
+	switch {
+	case err != nil:
+		return err
+	case !st.Mode().IsRegular():
+		return fmt.Errorf("%s is %s", path, typeName(st.Mode().Type()))
+	case st.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("%s can be written by others: chmod go-w %[1]s", path)
+	}
+	got, err := manifest.HashFile(path)
+	if err == nil && got != digest {
+		err = fmt.Errorf("%w: %s: expected sha256 %s, actual %s", ErrDigest, path, digest, got)
+	}
+	return err
+}
+
+// Verify says whether the binary of an entry is the one it names, wherever it is: path is what a host would
+// execute. Errors: ErrDigest, fs.ErrNotExist, or what is wrong with the file.
+func (s *Store) Verify(e manifest.Entry, bundleDir string) (path string, err error) {
+	path = e.File(bundleDir)
+	if path == s.File(e.SHA256, e.Command) {
+		return path, s.verify(e.SHA256, e.Command)
+	}
+	got, err := manifest.HashFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return path, fmt.Errorf("%s: %w", path, fs.ErrNotExist)
+	case err == nil && got != e.SHA256:
+		err = fmt.Errorf("%w: %s: expected sha256 %s, actual %s", ErrDigest, path, e.SHA256, got)
+	}
+	return path, err
+}

@@ -1,0 +1,222 @@
+//go:build unix
+
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cotal-ai/cotal-host/plugins/manifest"
+	"github.com/cotal-ai/cotal-host/sdk/describe"
+	"github.com/cotal-ai/cotal-host/sdk/failpoint"
+	"github.com/cotal-ai/cotal-host/test/failpoints"
+)
+
+const childEnv = "COTAL_STORE_CHILD" // store, manifest, source, separated by line ends
+
+// The test binary is also the program that installs and is killed at that.
+func TestMain(m *testing.M) {
+	if job := os.Getenv(childEnv); job != "" {
+		parts := strings.Split(job, "\n")
+		s := &Store{parts[0]}
+		if err := install(context.Background(), s, parts[1], parts[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// install is what the command line does, with every question answered.
+func install(ctx context.Context, s *Store, path, source string) error {
+	st, err := s.Stage(ctx, Source{Path: source})
+	if err != nil {
+		return err
+	}
+	defer st.Discard()
+	id, err := st.Accept(ctx, st.Digest)
+	if err != nil {
+		return err
+	}
+	_, err = s.Enter(ctx, Change{Manifest: path, Kind: id.Kind, Name: id.Name, Staged: st, Decide: put(st, id), Swap: func(context.Context) error { return nil }})
+	return err
+}
+
+func put(st *Staged, id describe.Identity) func(*manifest.Entry) (*manifest.Edit, error) {
+	return func(now *manifest.Entry) (*manifest.Edit, error) {
+		e := manifest.Entry{Name: id.Name, Kind: id.Kind, Version: id.Version, Command: st.Command, SHA256: st.Digest}
+		return &manifest.Edit{Kind: id.Kind, Name: id.Name, Put: e}, nil
+	}
+}
+
+// script is the smallest plugin that can be installed.
+func script(name, version string) string {
+	return fmt.Sprintf("#!/bin/sh\necho '{\"name\": %q, \"kind\": \"connector\", \"version\": %q, \"protocol\": 1}'\n", name, version)
+}
+
+func write(t *testing.T, path, text string) string {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// world is a store and a manifest.
+type world struct {
+	*Store
+	manifest, dir string
+}
+
+func newWorld(t *testing.T) world {
+	dir := t.TempDir()
+	t.Cleanup(func() { _ = removeAll(dir) })
+	t.Setenv("XDG_DATA_HOME", filepath.Join(dir, "data"))
+	return world{&Store{manifest.StoreRoot()}, filepath.Join(dir, "config", manifest.FileName), dir}
+}
+
+func (w world) plugin(t *testing.T, version string) string {
+	return write(t, filepath.Join(w.dir, "src-"+version, "cotal-connector-echo"), script("echo", version))
+}
+
+// child runs an installation as a process of its own.
+func (w world) child(source, points string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+w.root+"\n"+w.manifest+"\n"+source, failpoint.EnvVar+"="+points)
+	return cmd
+}
+
+// works says which version a host would find, and fails when it is none.
+func (w world) works(t *testing.T) string {
+	t.Helper()
+	m, err := manifest.Load(w.manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, ok := m.Find(describe.Connector, "echo")
+	if !ok {
+		t.Fatal("the manifest names no echo")
+	}
+	path, err := w.Verify(e, "/nowhere")
+	if err != nil {
+		t.Fatalf("version %s: %v", e.Version, err)
+	}
+	id, err := ask(t.Context(), path, t.TempDir())
+	if err != nil || id.Version != e.Version {
+		t.Fatalf("what is installed as %s describes itself as %+v, %v", e.Version, id, err)
+	}
+	return e.Version
+}
+
+// clean fails when something is left in the store that an installation made and did not need.
+func (w world) clean(t *testing.T, binaries int) {
+	t.Helper()
+	if left, _ := filepath.Glob(filepath.Join(w.root, ".staging", "*")); len(left) > 0 {
+		t.Errorf("left in staging: %v", left)
+	}
+	if kept, _ := filepath.Glob(filepath.Join(w.root, "sha256", "*")); len(kept) != binaries {
+		t.Errorf("%d binaries in the store, want %d: %v", len(kept), binaries, kept)
+	}
+	if left, _ := filepath.Glob(w.manifest + "*"); len(left) > 1 {
+		t.Errorf("beside the manifest: %v", left)
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(w.manifest), ".*")); len(left) > 0 {
+		t.Errorf("beside the manifest: %v", left)
+	}
+}
+
+func TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne(t *testing.T) {
+	sites, err := failpoints.Scan("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, site := range sites {
+		if site.Process() != "ext" {
+			continue
+		}
+		n++
+		t.Run(site.Name, func(t *testing.T) {
+			w := newWorld(t)
+			for _, v := range []string{"0", "1"} { // version 0 is what the sweep of version 2 removes
+				if err := install(t.Context(), w.Store, w.manifest, w.plugin(t, v)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			out, err := w.child(w.plugin(t, "2"), site.Name+"=crash").CombinedOutput()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+				t.Fatalf("not killed there: %v\n%s", err, out)
+			}
+			v := w.works(t)
+			if v != "1" && v != "2" {
+				t.Errorf("version %s", v)
+			}
+			t.Logf("killed at %s: version %s", site.Name, v)
+			if err := install(t.Context(), w.Store, w.manifest, w.plugin(t, "3")); err != nil {
+				t.Fatal(err)
+			}
+			if v := w.works(t); v != "3" {
+				t.Errorf("after the next installation: version %s", v)
+			}
+			w.clean(t, 2) // it and the one before
+		})
+	}
+	if n < 9 {
+		t.Errorf("%d places found", n)
+	}
+}
+
+func TestNothingIsExecutedBeforeItsDigestIsAccepted(t *testing.T) {
+	w := newWorld(t)
+	mark := filepath.Join(w.dir, "executed")
+	src := write(t, filepath.Join(w.dir, "cotal-connector-echo"), "#!/bin/sh\necho >"+mark+"\n")
+	st, err := w.Stage(t.Context(), Source{Path: src})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Discard()
+	wrong := strings.Repeat("a", 64)
+	_, err = st.Accept(t.Context(), wrong)
+	if !errors.Is(err, ErrDigest) || !strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), st.Digest) {
+		t.Errorf("%v, want both digests", err)
+	}
+	if _, err := os.Stat(mark); err == nil {
+		t.Error("it was executed")
+	}
+	if _, err := st.Accept(t.Context(), st.Digest); !errors.Is(err, ErrDescribe) {
+		t.Errorf("%v: it says nothing of itself", err)
+	}
+	if _, err := os.Stat(mark); err != nil {
+		t.Error("it was not executed after all: this test shows nothing")
+	}
+}
+
+func TestASourceThatIsExchangedChangesNothing(t *testing.T) {
+	w := newWorld(t)
+	src := w.plugin(t, "1")
+	want := sha256.Sum256([]byte(script("echo", "1")))
+	st, err := w.Stage(t.Context(), Source{Path: src})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Discard()
+	write(t, src, script("other", "9"))
+	id, err := st.Accept(t.Context(), hex.EncodeToString(want[:]))
+	if err != nil || id.Name != "echo" || id.Version != "1" {
+		t.Errorf("%+v, %v", id, err)
+	}
+}
