@@ -1,0 +1,180 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+)
+
+// RunConfig says how a program that knows nothing of the mesh takes part in it.
+type RunConfig struct {
+	Argv []string
+	// Stdin gives messages to the program as lines of its standard input, between the lines of ours. Its standard
+	// input is then a pipe and no terminal.
+	Stdin bool
+	// File is appended one line a message; empty: no file.
+	File string
+	// Text writes "name: text" instead of a JSON object.
+	Text bool
+}
+
+// Run runs a program and is an agent on the mesh for as long as it runs: working, until it ends. It returns the
+// program's exit code; 128 and the number of the signal that ended it.
+//
+// Errors: the program could not be started (code 127), or the file cannot be opened (code 1).
+func Run(l Launch, cfg RunConfig, opts Options) (code int, err error) {
+	if len(cfg.Argv) == 0 {
+		return 1, errors.New("run: no program is named")
+	}
+	var out []io.Writer
+	if cfg.File != "" {
+		f, err := os.OpenFile(cfg.File, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+		if err != nil {
+			return 1, fmt.Errorf("run %s: open file for messages: %w", cfg.Argv[0], err)
+		}
+		defer f.Close()
+		out = append(out, f)
+	}
+	cmd := exec.Command(cfg.Argv[0], cfg.Argv[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if cfg.Stdin {
+		cmd.Stdin = nil
+		pipe, err := cmd.StdinPipe()
+		if err != nil {
+			return 1, fmt.Errorf("run %s: %w", cfg.Argv[0], err)
+		}
+		in := &lines{w: pipe}
+		out = append(out, in)
+		go in.copy(os.Stdin) // ends with the process, if not before
+	}
+	// Whoever ends this program means the one in it, which ends in its own way.
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT)
+	defer signal.Stop(signals)
+	if err := cmd.Start(); err != nil {
+		return 127, fmt.Errorf("run %s: %w", cfg.Argv[0], err)
+	}
+	came := make(chan struct{}, 1)
+	opts.Status, opts.Activity, opts.Eager, opts.NoControl = "working", filepath.Base(cfg.Argv[0]), true, true
+	opts.OnMessage = func() { ring(came) }
+	b := Start(l, opts)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	if len(out) > 0 {
+		wg.Go(func() { b.pour(ctx, came, cfg.Text, out) })
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for running := true; running; {
+		select {
+		case s := <-signals:
+			// From a terminal it came to the program too, which is in the same group; once more does no harm.
+			_ = cmd.Process.Signal(s)
+		case err = <-ended:
+			running = false
+		}
+	}
+	cancel()
+	wg.Wait()
+	b.Close()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return 1, fmt.Errorf("run %s: %w", cfg.Argv[0], err)
+	}
+	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal()), nil
+	}
+	return cmd.ProcessState.ExitCode(), nil
+}
+
+// pour writes messages to where they are wanted, and takes for read what was written.
+func (b *Bridge) pour(ctx context.Context, came <-chan struct{}, text bool, out []io.Writer) {
+	for {
+		items, _, _ := b.box.look(func(it item) bool { return !it.silent })
+		for _, it := range items {
+			line := messageLine(it, text)
+			for _, w := range out {
+				if _, err := w.Write(line); err != nil {
+					b.log.Error("a message cannot be handed over", "err", err)
+					return
+				}
+			}
+			b.read([]item{it})
+		}
+		if len(items) > 0 {
+			continue
+		}
+		select {
+		case <-came:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// messageLine is a message as one line, whatever is in it.
+func messageLine(it item, text bool) []byte {
+	if text {
+		return []byte(oneLineOf(it.m.From.Name) + ": " + oneLineOf(it.m.Text()) + "\n")
+	}
+	line, err := json.Marshal(show(it.m))
+	if err != nil {
+		line = []byte(`{"error":"a message cannot be shown"}`)
+	}
+	return append(line, '\n')
+}
+
+// oneLineOf makes one line of a text of any length.
+func oneLineOf(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if c < ' ' || c == 0x7f {
+			b[i] = ' '
+		}
+	}
+	return string(b)
+}
+
+// lines puts whole lines of several sources into one pipe.
+type lines struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+// copy passes lines on as they are; what has no end of line within 64 KiB goes on in pieces.
+func (l *lines) copy(r io.Reader) {
+	buf := make([]byte, 0, 64<<10)
+	for {
+		n, err := r.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		end := len(buf)
+		if err == nil && len(buf) < cap(buf) {
+			for end > 0 && buf[end-1] != '\n' {
+				end--
+			}
+		}
+		if end > 0 {
+			if _, werr := l.Write(buf[:end]); werr != nil {
+				return
+			}
+			buf = append(buf[:0], buf[end:]...)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
