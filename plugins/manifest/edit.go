@@ -24,8 +24,8 @@ var (
 	fpEditWritten = failpoint.New("ext.manifest.written")
 )
 
-// ErrEditByHand is returned for a manifest that is sound and written in a way that Edit does not take apart, such
-// as tables on one line.
+// ErrEditByHand is returned for a manifest that is sound and written in a way that Edit does not take apart,
+// such as a key with an escape in it.
 var ErrEditByHand = errors.New("it is written in a way that is not edited by a program: change it by hand")
 
 // Edit is a change of one entry. What stands around it in a file, comments too, stays as it is.

@@ -151,9 +151,12 @@ func readTar(path string, each func(item) error) error {
 	for {
 		h, err := tr.Next()
 		if err == io.EOF {
-			return nil
+			// The end of the gzip, which says whether all of it was right, is behind the end of the tar.
+			if _, err = io.Copy(io.Discard, limit); err == nil && limit.N > 0 {
+				return nil
+			}
 		}
-		if err != nil {
+		if err != nil || limit.N <= 0 {
 			if limit.N <= 0 {
 				return fmt.Errorf("%w: more than %d MiB unpacked", ErrHostile, MaxTotal>>20)
 			}
