@@ -2,11 +2,13 @@
 //
 //	cotal-bridge mcp               the program's MCP server, on standard input and output
 //	cotal-bridge hook EVENT        a hook of the program: its JSON on standard input, or as a further argument
-//	cotal-bridge run -- ARGV...    a program that has neither
+//	cotal-bridge next              for what can begin a turn in the program: waits for messages and takes them over
+//	cotal-bridge run -- ARGV...    a program that has none of these
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -36,7 +38,7 @@ const maxHookInput = 4 << 20
 func main() {
 	code := 0
 	root := command(&code)
-	if err := root.Execute(); err != nil {
+	if err := root.ExecuteContext(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "cotal-bridge:", err)
 		if code == 0 {
 			code = 1
@@ -54,16 +56,49 @@ func command(code *int) *cobra.Command {
 	root.PersistentFlags().StringVar(&material, "material", "", "file of the launch material (default: what "+wire.LaunchMaterialEnv+" names)")
 	launch := func() (bridge.Launch, error) { return bridge.ReadLaunch(material, nil) }
 
-	root.AddCommand(&cobra.Command{
+	wake := ""
+	server := &cobra.Command{
 		Use: "mcp", Short: "Be the MCP server of an agent program", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			opts := bridge.Options{Log: logger()}
+			switch wake {
+			case "none":
+			case "host":
+				opts.WakeByHost = true
+			default:
+				return fmt.Errorf("--wake %q is not none or host", wake)
+			}
 			l, err := launch()
 			if err != nil {
 				return err
 			}
-			return serve(l)
+			return serve(l, opts)
 		},
-	})
+	}
+	server.Flags().StringVar(&wake, "wake", "none", "how an idle program is told of direct messages: none (it asks, or a hook or next brings them), or host (a line is typed into its terminal, never while a person types there)")
+	root.AddCommand(server)
+
+	wait := time.Duration(0)
+	next := &cobra.Command{
+		Use: "next", Short: "Wait for messages to an idle agent, print them as JSON and take them over", Args: cobra.NoArgs,
+		Long: "Waits until there is something that an idle agent is to be told and prints one object: count, text (the messages in full) and nudge\n" +
+			"(one line that says that there are some). They count as read. Prints nothing when there was none in the time. Call it again and again.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := launch()
+			if err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+			defer stop()
+			n, ok, err := bridge.Next(ctx, l, wait)
+			if err != nil || !ok {
+				return err
+			}
+			return json.NewEncoder(os.Stdout).Encode(n)
+		},
+	}
+	next.Flags().DurationVar(&wait, "wait", 30*time.Second, "how long to wait, at most a minute")
+	root.AddCommand(next)
 
 	var deliver bool
 	hook := &cobra.Command{
@@ -120,7 +155,7 @@ func logger() *slog.Logger {
 }
 
 // serve is an MCP server until its program ends: its input ends, it is told to, or its parent is another process.
-func serve(l bridge.Launch) error {
+func serve(l bridge.Launch, opts bridge.Options) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer cancel()
 	if term.IsTerminal(int(os.Stdin.Fd())) {
@@ -148,7 +183,7 @@ func serve(l bridge.Launch) error {
 			}
 		}
 	}()
-	b := bridge.Start(l, bridge.Options{Log: logger()})
+	b := bridge.Start(l, opts)
 	defer b.Close()
 	err := b.Server(version).Run(ctx, &mcp.StdioTransport{})
 	if ctx.Err() != nil || errors.Is(err, io.EOF) {
@@ -170,9 +205,7 @@ func relay(launch func() (bridge.Launch, error), args []string, deliver bool) {
 	if len(args) > 1 {
 		text = []byte(args[1])
 	} else if !term.IsTerminal(int(os.Stdin.Fd())) {
-		// All of it is read: a program that writes into a closed pipe would notice.
-		text, _ = io.ReadAll(io.LimitReader(os.Stdin, maxHookInput))
-		_, _ = io.Copy(io.Discard, os.Stdin)
+		text = input(os.Stdin)
 	}
 	l, err := launch()
 	if err != nil {
@@ -182,4 +215,17 @@ func relay(launch func() (bridge.Launch, error), args []string, deliver bool) {
 	if err == nil && len(out) > 0 {
 		_, _ = os.Stdout.Write(append(out, '\n'))
 	}
+}
+
+// input reads the JSON that a hook is given. It ends with the value and does not wait for the end of the pipe, which
+// some programs never close. Whatever else there is, is read as well: a program that writes into a closed pipe would
+// notice.
+func input(r io.Reader) []byte {
+	var raw json.RawMessage
+	if json.NewDecoder(io.LimitReader(r, maxHookInput)).Decode(&raw) == nil {
+		go func() { _, _ = io.Copy(io.Discard, r) }()
+		return raw
+	}
+	_, _ = io.Copy(io.Discard, r)
+	return nil
 }

@@ -224,6 +224,31 @@ func TestHooksOfAProgramReachItsBridge(t *testing.T) {
 			t.Fatal("no hook brings the message")
 		}
 	}
+	// What can begin a turn in the program takes messages over, and a pipe that is never closed holds no hook up.
+	if _, err := p.client.SendDirect(t.Context(), p.id, "and again"); err != nil {
+		t.Fatal(err)
+	}
+	hook(`{}`, "Stop")
+	out, err := p.bridge("next", "--wait", "1m").Output()
+	if err != nil || !strings.Contains(string(out), "and again") || !strings.Contains(string(out), `"count":1`) {
+		t.Errorf("next: %s, %v", out, err)
+	}
+	open := p.bridge("hook", "UserPromptSubmit")
+	in, err := open.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := open.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(in, `{"prompt":"x"}`); err != nil {
+		t.Fatal(err)
+	}
+	p.sees("the hook is heard", is(wire.StatusWorking))
+	if err := p.gone(open, "its input"); err != nil {
+		t.Errorf("a hook whose input is not closed: %v", err)
+	}
+	in.Close()
 	_ = s.Close()
 	p.sees("it says goodbye", is(wire.StatusOffline))
 	if out := hook(strings.Repeat("x", 5<<20), "Stop"); out != "" {
@@ -262,6 +287,11 @@ func TestAnyProgramRunsOnTheMesh(t *testing.T) {
 func TestWhatIsWrongIsNamed(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
+	lost := p.bridge("hook", "Stop", "--material", "/no/such/file")
+	lost.Stderr = nil
+	if out, err := lost.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("a hook that cannot know its bridge: %v, %s", err, out) // its program must not notice
+	}
 	broken := filepath.Join(t.TempDir(), "broken.json")
 	if err := os.WriteFile(broken, []byte(`{"servers":"x","seat":{"space":"main","name":"n","id":"nobody","lifecycleUid":"u"}}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -273,6 +303,8 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 	}{
 		{"a file that is not there", []string{"mcp", "--material", broken + ".none"}, "broken.json.none"},
 		{"a field that is wrong", []string{"mcp", "--material", broken}, "seat.id"},
+		{"a way to wake that there is none of", []string{"mcp", "--wake", "bell"}, `"bell" is not none or host`},
+		{"nobody to take messages from", []string{"next"}, "bridge.sock"},
 		{"messages to nowhere", []string{"run", "--messages", "mars", "--", "true"}, `"mars" is not none, file or stdin`},
 		{"a program that is not there", []string{"run", "--", "/no/such/program"}, "/no/such/program"},
 	} {

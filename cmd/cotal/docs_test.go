@@ -57,6 +57,14 @@ var outputs = map[string][]line{
 	"cotal ext list":        {{"one line a plugin", reflect.TypeFor[wire.PluginStatus]()}},
 	"cotal ext restart":     {{"one line", reflect.TypeFor[wire.PluginRestartReply]()}},
 	"cotal ext reload":      {{"one line", reflect.TypeFor[wire.PluginReloadReply]()}},
+	"cotal ext info":        {{"one line a plugin", reflect.TypeFor[extInfo]()}},
+	"cotal ext install":     {{"one line", reflect.TypeFor[extChange]()}},
+	"cotal ext upgrade":     {{"one line a plugin", reflect.TypeFor[extChange]()}},
+	"cotal ext rollback":    {{"one line", reflect.TypeFor[extChange]()}},
+	"cotal ext remove":      {{"one line", reflect.TypeFor[extChange]()}},
+	"cotal ext enable":      {{"one line", reflect.TypeFor[extChange]()}},
+	"cotal ext disable":     {{"one line", reflect.TypeFor[extChange]()}},
+	"cotal ext new":         {{"one line", reflect.TypeFor[scaffolded]()}},
 	"cotal version":         {{"one line", reflect.TypeFor[versionInfo]()}},
 }
 

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
@@ -70,6 +72,24 @@ func TestJSON_IsWhatTheDocumentationSays(t *testing.T) {
 	run(0, "ext", "list")
 	run(0, "ext", "restart", "command")
 	run(0, "ext", "reload")
+	plugin := filepath.Join(harness.Bin(t), "cotal-fakeplugin")
+	digest, err := manifest.HashFile(plugin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	honest := []string{plugin, "--command", "cotal-fakeplugin--honest-connector", "--sha256", digest}
+	run(0, append([]string{"ext", "install"}, honest...)...)
+	run(0, "ext", "info")
+	run(0, append([]string{"ext", "upgrade", "fake"}, honest...)...)
+	run(0, "ext", "disable", "fake")
+	run(0, "ext", "enable", "fake")
+	run(0, "ext", "remove", "fake")
+	run(0, "ext", "rollback", "fake")
+	root, err := harness.ModuleDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(0, "ext", "new", "mine", "--sdk", root, "--dir", w.Path("mine"))
 	for path := range outputs {
 		if !tried[path] {
 			t.Errorf("%s was not tried", path)

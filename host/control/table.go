@@ -14,7 +14,7 @@ import (
 
 // Revision of the contract document. Raise it with every change of a command's arguments, reply, modes or
 // class, and with every command that comes or goes: a reader that knows a revision knows all of them.
-const Revision = 26
+const Revision = 27
 
 // entry is one command of the manager endpoint. From it come the subscriptions, admission, the contract
 // document with its schemas, and docs/commands.md.
@@ -177,7 +177,8 @@ func seatRows(d Deps) []entry {
 			return d.Seats.Despawn(ctx, r.Caller(), r.Target(), args)
 		}),
 		row(entry{
-			Name: wire.CmdInput, Capability: wire.CapManagerLifecycle, Targeted: true, Modes: targeted,
+			Name: wire.CmdInput, Capability: wire.CapManagerLifecycle, Targeted: true,
+			Modes: []wire.Authz{wire.AuthzSelf, wire.AuthzOwner, wire.AuthzAny}, // self: a bridge tells its idle agent of a message
 			ArgsShape: wire.Shape{
 				Limits:     map[string]wire.Limit{"text": {Min: 1, Max: wire.MaxText}, "keys": {Min: 1, Max: wire.MaxKeys}},
 				ExactlyOne: []string{"text", "keys"},

@@ -43,7 +43,7 @@ func (st *Staged) Accept(ctx context.Context, digest string) (describe.Identity,
 	return id, fpDescribed.Hit()
 }
 
-// tail keeps the first bytes of what is written, and how much it was.
+// head keeps the first bytes of what is written, and whether there were more.
 type head struct {
 	buf  bytes.Buffer
 	most int

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -16,6 +17,9 @@ import (
 // it reads it again.
 var ErrKeep = errors.New("the manifest stays as it is now")
 
+// Users names what needs a plugin, such as the seats of a connector. What it cannot know it names too.
+type Users func(ctx context.Context, kind describe.Kind, name string) ([]string, error)
+
 // Change is one change of one manifest.
 type Change struct {
 	Manifest string // file to change
@@ -26,6 +30,9 @@ type Change struct {
 	// Decide says what to do, given the entry of the file as it is under the lock; nil: there is none. Without error
 	// and edit nothing is done.
 	Decide func(now *manifest.Entry) (*manifest.Edit, error)
+
+	// Users is asked before an entry is removed or turned off: with an answer that is ErrNeeded. May be nil.
+	Users Users
 
 	// Swap has a host read the manifest. With an error that is not ErrKeep the manifest gets its old text back. May
 	// be nil.
@@ -51,6 +58,7 @@ func (s *Store) Enter(ctx context.Context, c Change) (out Entered, err error) {
 	}
 	defer unlock()
 	var before, after []byte
+	forget := func() {} // takes back what was remembered
 	err = manifest.Update(ctx, c.Manifest, func(text []byte) ([]byte, error) {
 		before = text
 		entries, err := parse(text)
@@ -63,19 +71,27 @@ func (s *Store) Enter(ctx context.Context, c Change) (out Entered, err error) {
 			}
 		}
 		ed, err := c.Decide(out.Was)
-		if err != nil || ed == nil {
-			out.Now = out.Was
-			return text, err
-		}
-		if after, err = ed.Apply(text); err != nil {
+		if err != nil {
 			return nil, err
 		}
-		if c.Staged != nil {
+		if ed != nil {
+			if after, err = ed.Apply(text); err != nil {
+				return nil, err
+			}
+			if err := c.refuseNeeded(ctx, ed); err != nil {
+				return nil, err
+			}
+		}
+		if c.Staged != nil { // also where the entry stays as it is: the file may have been changed
 			if err := s.put(c.Staged); err != nil {
 				return nil, err
 			}
 		}
-		if err := s.remember(c, out.Was, ed); err != nil {
+		if ed == nil {
+			out.Now = out.Was
+			return text, nil
+		}
+		if forget, err = s.remember(c, out.Was, ed); err != nil {
 			return nil, err
 		}
 		if !ed.Remove {
@@ -85,6 +101,7 @@ func (s *Store) Enter(ctx context.Context, c Change) (out Entered, err error) {
 		return after, nil
 	})
 	if err != nil {
+		forget()
 		return Entered{Was: out.Was, Now: out.Was}, err
 	}
 	if c.Swap != nil {
@@ -93,6 +110,9 @@ func (s *Store) Enter(ctx context.Context, c Change) (out Entered, err error) {
 				return out, err
 			}
 			back := s.takeBack(c.Manifest, before, after)
+			if back == nil {
+				forget()
+			}
 			return Entered{Was: out.Was, Now: out.Was}, errors.Join(err, back)
 		}
 		if err := fpSwapped.Hit(); err != nil {
@@ -101,6 +121,20 @@ func (s *Store) Enter(ctx context.Context, c Change) (out Entered, err error) {
 	}
 	out.Swept, out.SweepErr = s.sweep(ctx)
 	return out, nil
+}
+
+func (c *Change) refuseNeeded(ctx context.Context, ed *manifest.Edit) error {
+	if c.Users == nil || !ed.Remove && ed.Put.On() {
+		return nil
+	}
+	by, err := c.Users(ctx, c.Kind, c.Name)
+	if err != nil {
+		return fmt.Errorf("ask who needs %s %s: %w", c.Kind, c.Name, err)
+	}
+	if len(by) > 0 {
+		return fmt.Errorf("%w: %s %s by %s; end those first", ErrNeeded, c.Kind, c.Name, some(by))
+	}
+	return nil
 }
 
 func parse(text []byte) ([]manifest.Entry, error) {
@@ -128,12 +162,15 @@ func (s *Store) takeBack(path string, before, after []byte) error {
 	return nil
 }
 
-// remember keeps what an entry was, and that the manifest names binaries of the store.
-func (s *Store) remember(c Change, was *manifest.Entry, ed *manifest.Edit) error {
-	p, err := s.pastOf(c.Manifest)
+// remember keeps what an entry was, and that the manifest names binaries of the store. forget takes it back: what an
+// entry was before is then what it was before that.
+func (s *Store) remember(c Change, was *manifest.Entry, ed *manifest.Edit) (forget func(), err error) {
+	forget = func() {}
+	old, err := s.pastOf(c.Manifest)
 	if err != nil {
-		return err
+		return forget, err
 	}
+	p := past{Manifest: old.Manifest, Entries: maps.Clone(old.Entries)}
 	key := entryKey(c.Kind, c.Name)
 	switch {
 	case was == nil:
@@ -142,9 +179,10 @@ func (s *Store) remember(c Change, was *manifest.Entry, ed *manifest.Edit) error
 		p.Entries[key] = *was
 	}
 	if err := s.keepPast(p); err != nil {
-		return err
+		return forget, err
 	}
-	return fpRecorded.Hit()
+	forget = func() { _ = s.keepPast(old) } // what cannot be written is a version that cannot be gone back to
+	return forget, fpRecorded.Hit()
 }
 
 // Previous is the entry that a manifest had before its last change. Error: ErrNoWayBack.
@@ -182,7 +220,6 @@ func (s *Store) put(st *Staged) error {
 				}
 			}
 		}
-		_ = os.Chmod(final, 0o700)
 		if err := os.Rename(final, filepath.Join(st.dir, "replaced")); err != nil {
 			return fmt.Errorf("put plugin into the store: %w", err)
 		}
@@ -191,9 +228,6 @@ func (s *Store) put(st *Staged) error {
 		return fmt.Errorf("put plugin into the store: %w", err)
 	}
 	if err := os.Rename(out, final); err != nil {
-		return fmt.Errorf("put plugin into the store: %w", err)
-	}
-	if err := os.Chmod(final, 0o555); err != nil {
 		return fmt.Errorf("put plugin into the store: %w", err)
 	}
 	if err := manifest.SyncDir(parent); err != nil {

@@ -279,6 +279,12 @@ func TestARefusedSwapTakesTheManifestBack(t *testing.T) {
 	if was, err := w.Previous(w.manifest, describe.Connector, "echo"); err != nil || was.Version != "1" {
 		t.Errorf("the version before: %+v, %v", was, err)
 	}
+	if _, err := enter("3", refused); !errors.Is(err, refused) {
+		t.Fatal(err)
+	}
+	if was, err := w.Previous(w.manifest, describe.Connector, "echo"); err != nil || was.Version != "1" {
+		t.Errorf("after an upgrade that was refused the version before is %+v, %v", was, err)
+	}
 	w.works(t)
 	if _, err := w.Sweep(t.Context()); err != nil {
 		t.Fatal(err)

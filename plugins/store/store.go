@@ -7,7 +7,7 @@
 // what is there after. The store holds one file a plugin: what a host executes is a copy in memory, which has no
 // neighbours.
 //
-//	<root>/sha256/<hex>/<command>     mode 0555 in a directory of mode 0555, never changed
+//	<root>/sha256/<hex>/<command>     mode 0555, never changed
 //	<root>/.staging/<random>/         locked by whoever works in it, swept when nobody does
 //	<root>/previous/<manifest>.json   what the entries of a manifest were before the last change
 package store

@@ -8,12 +8,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/sdk/describe"
@@ -178,6 +180,86 @@ func TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne(t *testing.T) {
 	if n < 9 {
 		t.Errorf("%d places found", n)
 	}
+}
+
+func TestKilledAtThirtyRandomMomentsLeavesTheOldVersionOrTheNewOne(t *testing.T) {
+	w := newWorld(t)
+	if err := install(t.Context(), w.Store, w.manifest, w.plugin(t, "1")); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	if out, err := w.child(w.plugin(t, "0"), "").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	whole := time.Since(begin)
+	seed := uint64(time.Now().UnixNano())
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	killed, was := 0, "0"
+	for i := range 30 {
+		next := fmt.Sprint(i + 2)
+		cmd := w.child(w.plugin(t, next), "")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		timer := time.AfterFunc(time.Duration(rnd.Int64N(int64(whole))), func() { _ = cmd.Process.Kill() })
+		err := cmd.Wait()
+		timer.Stop()
+		if err != nil {
+			killed++
+		}
+		v := w.works(t)
+		if v != was && v != next || err == nil && v != next {
+			t.Fatalf("seed %d, kill %d: version %s, want %s or %s (%v)", seed, i, v, was, next, err)
+		}
+		was = v
+	}
+	if killed == 0 {
+		t.Errorf("seed %d: nothing was killed: this test shows nothing", seed)
+	}
+	if err := install(t.Context(), w.Store, w.manifest, w.plugin(t, "99")); err != nil {
+		t.Fatal(err)
+	}
+	w.clean(t, 2)
+	t.Logf("%d of 30 were killed, within %s", killed, whole)
+}
+
+func TestAPluginThatIsNeededIsNotRemoved(t *testing.T) {
+	w := newWorld(t)
+	if err := install(t.Context(), w.Store, w.manifest, w.plugin(t, "1")); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(w.manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove := func(users Users) error {
+		_, err := w.Enter(t.Context(), Change{
+			Manifest: w.manifest, Kind: describe.Connector, Name: "echo", Users: users,
+			Decide: func(*manifest.Entry) (*manifest.Edit, error) {
+				return &manifest.Edit{Kind: describe.Connector, Name: "echo", Remove: true}, nil
+			},
+		})
+		return err
+	}
+	unknown := errors.New("the seats cannot be listed")
+	for _, c := range []struct {
+		users Users
+		want  error
+	}{
+		{func(context.Context, describe.Kind, string) ([]string, error) { return []string{"seat one"}, nil }, ErrNeeded},
+		{func(context.Context, describe.Kind, string) ([]string, error) { return nil, unknown }, unknown},
+	} {
+		if err := remove(c.users); !errors.Is(err, c.want) {
+			t.Errorf("%v, want %v", err, c.want)
+		}
+		if now, err := os.ReadFile(w.manifest); err != nil || string(now) != string(before) {
+			t.Errorf("%v: the manifest is another:\n%s", err, now)
+		}
+	}
+	if err := remove(func(context.Context, describe.Kind, string) ([]string, error) { return nil, nil }); err != nil {
+		t.Fatal(err)
+	}
+	w.clean(t, 1) // for the way back
 }
 
 func TestNothingIsExecutedBeforeItsDigestIsAccepted(t *testing.T) {

@@ -23,6 +23,7 @@ const (
 	wakeTimeout  = 10 * time.Second
 	wakeAgain    = 3 * time.Second // after ErrNotNow
 	holdEvery    = wire.AckWait / 3
+	listenAgain  = 500 * time.Millisecond
 	replayOnJoin = 20 // earlier messages that a channel begins with
 )
 
@@ -35,6 +36,9 @@ type Options struct {
 	Log *slog.Logger
 	// Waker brings messages to an idle agent; nil: they wait for it.
 	Waker Waker
+	// WakeByHost tells an idle agent of messages through the input of its host, for programs that have nothing
+	// better. Waker is not looked at then.
+	WakeByHost bool
 	// Status the agent begins with: idle (the default) or working.
 	Status   string
 	Activity string
@@ -56,11 +60,10 @@ type Bridge struct {
 	ctx    context.Context //nolint:containedctx // of the bridge's own life
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	ctl    *control
 	change chan struct{} // the record has to be published
 	bell   chan struct{} // something may be brought to the agent
+	rung   broadcast     // the same, for those who wait in Next
 	joined chan struct{} // closed once it is present
-	once   sync.Once
 
 	mu        sync.Mutex
 	client    *mesh.Client
@@ -92,14 +95,11 @@ func Start(l Launch, opts Options) *Bridge {
 	}
 	b.state = State{Status: first(opts.Status, wire.StatusIdle), Activity: opts.Activity, Turn: opts.Status == wire.StatusWorking}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
+	if opts.WakeByHost {
+		b.opts.Waker = hostWaker{b}
+	}
 	if !opts.NoControl {
-		ctl, err := newControl(l.Socket, l.ControlToken, b.onFrame)
-		if err != nil {
-			b.log.Error("hooks of this program are not heard", "err", err)
-		} else {
-			b.ctl = ctl
-			b.wg.Go(ctl.serve)
-		}
+		b.wg.Go(b.listen)
 	}
 	b.wg.Go(b.run)
 	return b
@@ -122,10 +122,10 @@ func (b *Bridge) Joined(ctx context.Context) error {
 // Close says goodbye and ends everything. It takes a second or so at most, whatever the mesh does.
 func (b *Bridge) Close() {
 	b.cancel()
-	if b.ctl != nil {
-		b.ctl.close()
-	}
 	b.wg.Wait()
+	for _, it := range b.box.waiting() {
+		_ = it.d.Again(0) // to the next process of this life, if there is one
+	}
 	b.mu.Lock()
 	p, r, c := b.presence, b.roster, b.client
 	b.presence, b.roster, b.client, b.trouble = nil, nil, nil, errors.New("it was left")
@@ -142,6 +142,25 @@ func (b *Bridge) Close() {
 	}
 	if c != nil {
 		c.Close()
+	}
+}
+
+// listen hears the hooks of the program. Another bridge of the same seat may still be about to end.
+func (b *Bridge) listen() {
+	for said := false; ; said = true {
+		ctl, err := newControl(b.l.Socket, b.l.ControlToken, b)
+		if err == nil {
+			stop := context.AfterFunc(b.ctx, ctl.close)
+			ctl.serve()
+			stop()
+			return
+		}
+		if !said {
+			b.log.Error("hooks of this program are not heard yet", "err", err)
+		}
+		if !b.pause(listenAgain) {
+			return
+		}
 	}
 }
 
@@ -286,7 +305,9 @@ func (b *Bridge) told(card *wire.AgentCard) {
 	b.mu.Lock()
 	model, session := b.model, b.session
 	b.mu.Unlock()
-	card.Meta = maps.Clone(card.Meta)
+	if card.Meta = maps.Clone(card.Meta); card.Meta == nil {
+		card.Meta = map[string]json.RawMessage{}
+	}
 	set := func(key, value string) {
 		if raw, err := json.Marshal(value); err == nil && value != "" {
 			card.Meta[key] = raw
@@ -301,9 +322,6 @@ func (b *Bridge) told(card *wire.AgentCard) {
 // fill says in a record what the agent does; b.mu is held.
 func (b *Bridge) fill(r *wire.Presence) {
 	r.Status, r.Activity = shownStatus(b.state, b.heard, b.claim), first(b.note, b.state.Activity)
-	if b.state.Status == wire.StatusIdle && b.heard {
-		r.Activity = b.note
-	}
 	switch c := b.state.Condition; {
 	case c == nil:
 		r.Condition = nil
@@ -360,11 +378,44 @@ func (b *Bridge) publish() {
 		})
 	}
 	if err != nil && b.ctx.Err() == nil {
-		b.log.Warn("cannot publish presence", "err", err) // it goes out with the next heartbeat
+		b.log.Warn("cannot publish presence", "err", err) // a change goes out with the next heartbeat
+		if p == nil && b.pause(time.Second) {
+			b.changed()
+		}
 	}
 }
 
 func (b *Bridge) changed() { ring(b.change) }
+
+// wake has it looked whether something may be brought to the agent.
+func (b *Bridge) wake() {
+	ring(b.bell)
+	b.rung.ring()
+}
+
+// broadcast wakes everybody who waits.
+type broadcast struct {
+	mu sync.Mutex
+	c  chan struct{}
+}
+
+func (b *broadcast) wait() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.c == nil {
+		b.c = make(chan struct{})
+	}
+	return b.c
+}
+
+func (b *broadcast) ring() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.c != nil {
+		close(b.c)
+		b.c = nil
+	}
+}
 
 // ring wakes who waits at a channel of one place.
 func ring(c chan struct{}) {
@@ -374,8 +425,8 @@ func ring(c chan struct{}) {
 	}
 }
 
-// onFrame takes in what a hook told.
-func (b *Bridge) onFrame(f frame) answer {
+// onFrame takes in what a hook told. items are messages that go with the answer.
+func (b *Bridge) onFrame(f frame) (a answer, items []item) {
 	b.mu.Lock()
 	before := b.state
 	b.state = Judge(b.state, f.Event)
@@ -390,38 +441,49 @@ func (b *Bridge) onFrame(f frame) answer {
 		b.claim, b.note = "", ""
 	}
 	b.mu.Unlock()
-	a := answer{OK: true}
+	a.OK = true
 	if f.Deliver {
-		a.Output = b.handOver(f.Event.Name)
+		a.Output, items = b.handOver(f.Event.Name)
 	}
 	b.changed()
-	ring(b.bell)
-	return a
+	b.wake()
+	return a, items
+}
+
+// bring ends what handOver and next began: messages that were taken out went to the program, or could not.
+func (b *Bridge) bring(items []item, err error) {
+	switch {
+	case len(items) == 0:
+	case err != nil:
+		b.box.back(items)
+	default:
+		b.done(items)
+	}
 }
 
 // handOver gives the program the messages that may be brought to it, in the form that its hooks print; nil: there
-// are none, or this hook brings none.
-func (b *Bridge) handOver(event string) json.RawMessage {
+// are none, or this hook brings none. They are taken out.
+func (b *Bridge) handOver(event string) (json.RawMessage, []item) {
 	form := hookForm(event)
 	if form == nil {
-		return nil
+		return nil, nil
 	}
-	end := word(event) == "stop"
-	items, _, _ := b.box.look(func(it item) bool { return it.urgent || !end && !it.silent })
+	end, within := word(event) == "stop", word(event) == "posttooluse"
+	items := b.box.take(func(it item) bool { return it.urgent || !it.silent && !end && !(within && it.turn) })
 	if len(items) == 0 {
-		return nil
+		return nil, nil
 	}
 	out, err := json.Marshal(form(wakeText(items)))
 	if err != nil {
-		return nil
+		b.box.back(items)
+		return nil, nil
 	}
-	b.read(items)
 	if end { // the turn goes on
 		b.mu.Lock()
 		b.state = State{Status: wire.StatusWorking, Turn: true}
 		b.mu.Unlock()
 	}
-	return out
+	return out, items
 }
 
 // hookForm is how a hook of a name gives its program a text; nil: it cannot.
@@ -440,6 +502,11 @@ func hookForm(event string) func(text string) any {
 // read takes messages for read, here and on the mesh.
 func (b *Bridge) read(items []item) {
 	b.box.remove(items)
+	b.done(items)
+}
+
+// done tells the mesh of messages that were read.
+func (b *Bridge) done(items []item) {
 	ctx, cancel := context.WithTimeout(b.ctx, stepTimeout)
 	defer cancel()
 	ack(ctx, items)

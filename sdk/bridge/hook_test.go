@@ -103,14 +103,14 @@ func TestAnIdleAgentIsWoken(t *testing.T) {
 	w := newWorld(t)
 	woken := make(chan string, 8)
 	refuse := make(chan struct{}, 1)
-	waker := bridge.WakerFunc(func(_ context.Context, text string) error {
+	waker := bridge.WakerFunc(func(_ context.Context, n bridge.Notice) (bool, error) {
 		select {
 		case <-refuse:
-			return bridge.ErrNotNow
+			return false, bridge.ErrNotNow
 		default:
 		}
-		woken <- text
-		return nil
+		woken <- n.Text
+		return true, nil
 	})
 	ann, bob := w.joined(w.seat("ann"), bridge.Options{}), w.joined(w.seat("bob"), bridge.Options{Waker: waker})
 	ann.until("cotal_roster", nil, "bob")

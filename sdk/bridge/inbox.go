@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -26,6 +27,8 @@ type item struct {
 	d      *mesh.Delivery // nil for one of a channel: nobody waits for its acknowledgement
 	urgent bool           // it may wake the agent
 	silent bool           // it is read when it is asked for and never brought
+	turn   bool           // it is brought with the next turn and not within one
+	nudged bool           // the agent was told that it is there
 }
 
 // inbox keeps messages until the agent has read them.
@@ -41,7 +44,7 @@ func (b *inbox) put(it item) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if it.m.ID != "" {
-		if i := slices.IndexFunc(b.items, func(o item) bool { return o.m.ID == it.m.ID }); i >= 0 {
+		if i := slices.IndexFunc(b.items, func(o item) bool { return o.m.ID == it.m.ID && o.m.Sender == it.m.Sender }); i >= 0 {
 			if it.d != nil {
 				b.items[i].d = it.d
 			}
@@ -89,6 +92,28 @@ func (b *inbox) full() <-chan struct{} {
 func (b *inbox) look(pick func(item) bool) (items []item, left, dropped int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.next(pick)
+}
+
+// take is look, and takes what it returns out, so that nobody else brings it meanwhile. What could not be brought
+// goes back.
+func (b *inbox) take(pick func(item) bool) []item {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	items, _, _ := b.next(pick)
+	b.out(items)
+	return items
+}
+
+// back puts in again what was taken, as the oldest.
+func (b *inbox) back(items []item) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.items = append(slices.Clone(items), b.items...)
+}
+
+// next is what is to be read next; b.mu is held.
+func (b *inbox) next(pick func(item) bool) (items []item, left, dropped int) {
 	size := 0
 	for rank := range 3 {
 		for _, it := range b.items {
@@ -110,6 +135,11 @@ func (b *inbox) look(pick func(item) bool) (items []item, left, dropped int) {
 func (b *inbox) remove(read []item) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.out(read)
+}
+
+// out takes messages out; b.mu is held.
+func (b *inbox) out(read []item) {
 	b.items = slices.DeleteFunc(b.items, func(o item) bool {
 		return slices.ContainsFunc(read, func(r item) bool { return same(r, o) })
 	})
@@ -234,12 +264,18 @@ func show(m mesh.Message) shown {
 func render(items []item) string {
 	var b strings.Builder
 	for _, it := range items {
-		line, err := json.Marshal(show(it.m))
-		if err != nil {
-			line = fmt.Appendf(nil, `{"from":%q,"error":"cannot be shown"}`, it.m.From.Name)
-		}
-		b.Write(line)
-		b.WriteByte('\n')
+		b.Write(messageLine(it))
 	}
 	return b.String()
+}
+
+// messageLine is a message as one line of JSON, as readable as JSON is.
+func messageLine(it item) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(show(it.m)); err != nil {
+		return fmt.Appendf(nil, "{\"id\":%q,\"error\":\"the message cannot be shown\"}\n", it.m.Sender.String())
+	}
+	return b.Bytes()
 }

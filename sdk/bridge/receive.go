@@ -12,10 +12,7 @@ import (
 
 // receive takes a message in.
 func (b *Bridge) receive(m mesh.Message, d *mesh.Delivery) {
-	if m.Sender.String() == b.l.ID {
-		if d != nil {
-			_ = d.Drop() // to itself
-		}
+	if d == nil && m.Sender.String() == b.l.ID { // what it said itself on a channel that it reads
 		return
 	}
 	b.mu.Lock()
@@ -26,14 +23,14 @@ func (b *Bridge) receive(m mesh.Message, d *mesh.Delivery) {
 	if r == routeDrop {
 		return
 	}
-	if !b.box.put(item{m: m, d: d, urgent: r == routeWake, silent: r == routeSilent}) {
+	if !b.box.put(item{m: m, d: d, urgent: r == routeWake, silent: r == routeSilent, turn: r == routeTurn}) {
 		return
 	}
 	if b.opts.OnMessage != nil {
 		b.opts.OnMessage()
 	}
 	if r == routeWake {
-		ring(b.bell)
+		b.wake()
 	}
 }
 
@@ -122,6 +119,28 @@ func (b *Bridge) idle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.opts.Eager || mayWake(b.state)
+}
+
+// next waits for urgent messages to an idle agent, and takes them out for a part of its program that takes them over.
+// There are none when there were none in the time.
+func (b *Bridge) next(limit time.Duration) []item {
+	end := time.NewTimer(limit)
+	defer end.Stop()
+	for {
+		changed := b.rung.wait()
+		if b.idle() {
+			if items := b.box.take(func(it item) bool { return it.urgent }); len(items) > 0 {
+				return items
+			}
+		}
+		select {
+		case <-changed:
+		case <-end.C:
+			return nil
+		case <-b.ctx.Done():
+			return nil
+		}
+	}
 }
 
 // holdOn tells the mesh that direct messages which wait here are still being handled.
@@ -220,21 +239,27 @@ func (b *Bridge) deliver() {
 		if !b.idle() {
 			continue // the hook that tells of its end rings
 		}
-		items, _, _ := b.box.look(func(it item) bool { return it.urgent })
+		items := b.box.take(func(it item) bool { return it.urgent && !it.nudged })
 		if len(items) == 0 {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(b.ctx, wakeTimeout)
-		err := b.opts.Waker.Wake(ctx, wakeText(items))
+		read, err := b.opts.Waker.Wake(ctx, noticeOf(items))
 		cancel()
 		switch {
-		case err == nil:
-			b.read(items)
+		case err == nil && read:
+			b.done(items)
 			ring(b.bell) // there may be more than a window
+			continue
+		case err == nil:
+			for i := range items {
+				items[i].nudged = true
+			}
 		case errors.Is(err, ErrNotNow):
 			again = time.After(wakeAgain)
 		case b.ctx.Err() == nil:
 			b.log.Warn("cannot wake the agent; its messages wait for it", "err", err)
 		}
+		b.box.back(items)
 	}
 }

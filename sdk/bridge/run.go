@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,8 +9,11 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
+
+	"golang.org/x/term"
 )
 
 // RunConfig says how a program that knows nothing of the mesh takes part in it.
@@ -76,8 +78,10 @@ func Run(l Launch, cfg RunConfig, opts Options) (code int, err error) {
 	for running := true; running; {
 		select {
 		case s := <-signals:
-			// From a terminal it came to the program too, which is in the same group; once more does no harm.
-			_ = cmd.Process.Signal(s)
+			// What is typed at a terminal came to the program too, and twice is another thing than once.
+			if typed := s == syscall.SIGINT || s == syscall.SIGQUIT; !typed || !term.IsTerminal(int(os.Stdin.Fd())) {
+				_ = cmd.Process.Signal(s)
+			}
 		case err = <-ended:
 			running = false
 		}
@@ -100,12 +104,19 @@ func (b *Bridge) pour(ctx context.Context, came <-chan struct{}, text bool, out 
 	for {
 		items, _, _ := b.box.look(func(it item) bool { return !it.silent })
 		for _, it := range items {
-			line := messageLine(it, text)
-			for _, w := range out {
-				if _, err := w.Write(line); err != nil {
-					b.log.Error("a message cannot be handed over", "err", err)
-					return
+			line := messageLine(it)
+			if text {
+				line = []byte(oneLineOf(it.m.From.Name) + ": " + oneLineOf(it.m.Text()) + "\n")
+			}
+			out = slices.DeleteFunc(out, func(w io.Writer) bool {
+				_, err := w.Write(line)
+				if err != nil && ctx.Err() == nil {
+					b.log.Error("messages cannot be handed over any more", "err", err)
 				}
+				return err != nil
+			})
+			if len(out) == 0 { // nobody has it
+				return
 			}
 			b.read([]item{it})
 		}
@@ -118,18 +129,6 @@ func (b *Bridge) pour(ctx context.Context, came <-chan struct{}, text bool, out 
 			return
 		}
 	}
-}
-
-// messageLine is a message as one line, whatever is in it.
-func messageLine(it item, text bool) []byte {
-	if text {
-		return []byte(oneLineOf(it.m.From.Name) + ": " + oneLineOf(it.m.Text()) + "\n")
-	}
-	line, err := json.Marshal(show(it.m))
-	if err != nil {
-		line = []byte(`{"error":"a message cannot be shown"}`)
-	}
-	return append(line, '\n')
 }
 
 // oneLineOf makes one line of a text of any length.

@@ -76,7 +76,7 @@ type anycastArgs struct {
 
 type statusArgs struct {
 	Status    string `json:"status,omitempty" jsonschema:"idle, working, or waiting: for an input, an approval or a peer"`
-	Attention string `json:"attention,omitempty" jsonschema:"open: everything; dnd: nothing said to nobody in particular interrupts you; focus: such messages stay in the inbox until you ask"`
+	Attention string `json:"attention,omitempty" jsonschema:"open: everything; dnd: what is said on channels comes with your next turn and never within one; focus: it stays in the inbox until you ask"`
 	Activity  string `json:"activity,omitempty" jsonschema:"what you are doing, in a few words"`
 }
 
@@ -162,9 +162,7 @@ func (b *Bridge) send(ctx context.Context, in sendArgs) (string, error) {
 	m := wire.Message{Channel: in.Channel}
 	if m.Channel == "" {
 		b.mu.Lock()
-		if len(b.order) > 0 {
-			m.Channel = b.order[0]
-		}
+		m.Channel = firstChannel(b.l.Subscribe, b.order)
 		b.mu.Unlock()
 		if m.Channel == "" {
 			return "", errors.New("you have joined no channel: say which one with channel")
@@ -172,6 +170,9 @@ func (b *Bridge) send(ctx context.Context, in sendArgs) (string, error) {
 	}
 	if !wire.ValidChannel(m.Channel) {
 		return "", fmt.Errorf("channel %q is not one channel: a channel is a dotted name without * and >", m.Channel)
+	}
+	if !covered(b.l.AllowPublish, m.Channel) {
+		return "", fmt.Errorf("you may not post to channel %s; you may post to: %s", m.Channel, orNone(b.l.AllowPublish))
 	}
 	for _, name := range in.Mentions {
 		p, err := b.find(ctx, strings.TrimPrefix(name, "@"))
@@ -184,6 +185,25 @@ func (b *Bridge) send(ctx context.Context, in sendArgs) (string, error) {
 		return "", err
 	}
 	return "sent to channel " + m.Channel, nil
+}
+
+// firstChannel is where an agent speaks that names no channel: the first one that it was launched to read and does, or
+// else the first that it joined. A pattern is none.
+func firstChannel(launched, joined []string) string {
+	for _, name := range slices.Concat(launched, joined) {
+		if wire.ValidChannel(name) && slices.Contains(joined, name) {
+			return name
+		}
+	}
+	return ""
+}
+
+// covered reports whether a list of channels and patterns has a channel, or a pattern word for word. An empty list
+// leaves it to the mesh.
+func covered(allowed []string, channel string) bool {
+	return len(allowed) == 0 || slices.ContainsFunc(allowed, func(p string) bool {
+		return p == channel || wire.ValidChannel(channel) && wire.ChannelMatches(p, channel)
+	})
 }
 
 // post sends a text. When no answer came it is sent once more: the mesh keeps a message of one id once.

@@ -42,11 +42,16 @@ func (b *Bridge) addChannelTools(s *mcp.Server) {
 		return channelText(i, true), nil
 	})
 	tool(s, "cotal_join", "Reads a channel from now on. What was said there lately comes to your inbox, marked as history.", false, func(ctx context.Context, in channelArgs) (string, error) {
+		if !covered(b.l.AllowSubscribe, in.Channel) {
+			return "", fmt.Errorf("you may not read channel %s; you may read: %s", in.Channel, orNone(b.l.AllowSubscribe))
+		}
 		ch, err := b.join(ctx, in.Channel, replayOnJoin)
 		if err != nil {
 			return "", err
 		}
-		text := "joined " + channelText(ch.Info(), true)
+		info := ch.Info()
+		info.Name = in.Channel // of a pattern there is none
+		text := "joined " + channelText(info, true)
 		if errors.Is(ch.Backstop(), mesh.ErrNoBackstop) {
 			text += "\nnote: " + ch.Backstop().Error() + ": what is said while you are away is not kept for you"
 		}

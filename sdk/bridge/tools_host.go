@@ -176,20 +176,18 @@ func (b *Bridge) despawn(ctx context.Context, in despawnArgs) (string, error) {
 	if in.Name == "" || in.Name == b.l.Name || in.Name == b.l.ID {
 		return b.stopSelf(ctx, in.Graceful)
 	}
-	p, err := b.find(ctx, in.Name)
-	if err != nil {
+	// The host knows its seats by name, also those that are not on the mesh.
+	var row wire.AgentRow
+	if err := b.manager(ctx, mesh.Call{Command: wire.CmdInspect, Args: wire.NameArgs{Name: in.Name}}, &row); err != nil {
 		return "", err
 	}
-	owner, actor, err := wire.ParsePrincipal(p.Card.ID)
+	owner, actor, err := wire.ParsePrincipal(row.ID)
 	if err != nil {
-		return "", err
-	}
-	if p.LifecycleUID == "" {
-		return "", fmt.Errorf("%s is not seen on the mesh; who is there: cotal_roster", in.Name)
+		return "", fmt.Errorf("read row of seat %s: %w", in.Name, err)
 	}
 	var reply wire.DespawnReply
 	err = b.manager(ctx, mesh.Call{
-		Command: wire.CmdDespawn, Authz: wire.AuthzOwner, Target: &wire.Target{Owner: owner, Actor: actor, LifecycleUID: p.LifecycleUID},
+		Command: wire.CmdDespawn, Authz: wire.AuthzOwner, Target: &wire.Target{Owner: owner, Actor: actor, LifecycleUID: row.LifecycleUID},
 		Args: wire.DespawnArgs{Graceful: in.Graceful},
 	}, &reply)
 	if err != nil {

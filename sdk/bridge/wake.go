@@ -3,6 +3,7 @@ package bridge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -14,23 +15,48 @@ import (
 // later.
 var ErrNotNow = errors.New("the program takes nothing now")
 
+// Notice is what an agent is to be told.
+type Notice struct {
+	Messages []mesh.Message `json:"-"`
+	Count    int            `json:"count"`
+	// Text has the messages in full: a line that says what they are, and one JSON object a line.
+	Text string `json:"text"`
+	// Nudge is one line that says that there are messages, with nothing in it that others wrote.
+	Nudge string `json:"nudge"`
+}
+
 // Waker brings messages to an agent that waits for its next turn, in its program's own structured way. A connector
 // whose program has one fills it in; without one, messages wait until the agent calls cotal_inbox, or until a hook
-// of the program takes them over.
+// or Next takes them over.
 type Waker interface {
-	// Wake begins a turn with a text. Once it returns nil the messages in the text count as read. It is called
-	// for one text at a time, only while the agent is idle, and ctx bounds it to ten seconds.
+	// Wake begins a turn. read says that the agent was given the messages in full, which then count as read;
+	// otherwise it was told that there are some, which is done once for each. It is called for one notice at a
+	// time, only while the agent is idle, and ctx bounds it to ten seconds.
 	//
 	// Errors: ErrNotNow: it is called again when the state changes, and every few seconds; any other error: it is
 	// called again with the next message.
-	Wake(ctx context.Context, text string) error
+	Wake(ctx context.Context, n Notice) (read bool, err error)
 }
 
 // WakerFunc is a function as a Waker.
-type WakerFunc func(ctx context.Context, text string) error
+type WakerFunc func(ctx context.Context, n Notice) (read bool, err error)
 
 // Wake calls f.
-func (f WakerFunc) Wake(ctx context.Context, text string) error { return f(ctx, text) }
+func (f WakerFunc) Wake(ctx context.Context, n Notice) (bool, error) { return f(ctx, n) }
+
+// hostWaker types a nudge into the agent's terminal through its host, which never does so while a person types there.
+// Only the nudge: what others wrote has no place in a terminal.
+type hostWaker struct{ b *Bridge }
+
+func (w hostWaker) Wake(ctx context.Context, n Notice) (bool, error) {
+	var reply wire.InputReply
+	err := w.b.manager(ctx, mesh.Call{Command: wire.CmdInput, Authz: wire.AuthzSelf, Args: wire.InputArgs{Text: n.Nudge}, Deadline: wakeTimeout}, &reply)
+	var refused *wire.Error
+	if errors.As(err, &refused) && refused.Code == wire.CodeUnavailable && refused.OutcomeOrUnknown() == wire.OutcomeNotExecuted {
+		return false, fmt.Errorf("%w: %w", ErrNotNow, err)
+	}
+	return false, err
+}
 
 // route is what becomes of a message.
 type route int
@@ -38,7 +64,8 @@ type route int
 const (
 	routeDrop   route = iota // the agent does not want it
 	routeSilent              // it is kept until it is asked for
-	routeHold                // it is brought with the next turn
+	routeTurn                // it is brought with the next turn
+	routeHold                // it is brought with the next turn, or within this one
 	routeWake                // it may begin a turn
 )
 
@@ -66,7 +93,7 @@ func routeOf(a arrival) route {
 	case a.mode == wire.ChannelQuiet, a.attention == wire.AttentionFocus:
 		return routeSilent
 	case a.attention == wire.AttentionDND:
-		return routeHold
+		return routeTurn
 	}
 	return routeHold
 }
@@ -81,7 +108,18 @@ func mayWake(s State) bool {
 	return s.Status == wire.StatusIdle && !s.Turn && !s.Gone && (s.Condition == nil || s.Condition.Code != "approval" && s.Condition.Code != "input")
 }
 
-// wakeText is what an agent is told in a turn that messages begin.
+// noticeOf is what an agent is told of messages.
+func noticeOf(items []item) Notice {
+	n := Notice{Count: len(items), Text: wakeText(items)}
+	for _, it := range items {
+		n.Messages = append(n.Messages, it.m)
+	}
+	if n.Nudge = "There is a message for you on the mesh. Read it with cotal_inbox."; n.Count > 1 {
+		n.Nudge = fmt.Sprintf("There are %d messages for you on the mesh. Read them with cotal_inbox.", n.Count)
+	}
+	return n
+}
+
 func wakeText(items []item) string {
 	return "Messages for you from the mesh, one JSON object per line. They are from other participants, not from your user. " +
 		"Answer with cotal_dm or cotal_send where an answer is wanted.\n" + render(items)

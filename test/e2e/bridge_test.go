@@ -1,0 +1,203 @@
+package e2e
+
+import (
+	"context"
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cotal-ai/cotal-host/sdk/bridge"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/harness"
+)
+
+// bridged is a bridge with the real material of a seat, and a program that speaks MCP with it. The program in the seat
+// itself does nothing.
+type bridged struct {
+	*bridge.Bridge
+	t   *testing.T
+	mcp *mcp.ClientSession
+}
+
+func bridgeOf(t *testing.T, w *harness.World, row wire.AgentRow, opts bridge.Options) *bridged {
+	t.Helper()
+	l, err := bridge.ReadLaunch(filepath.Join(w.SeatRoot, row.SeatID, "launch", "material.json"), func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := bridge.Start(l, opts)
+	toServer, fromClient := io.Pipe()
+	toClient, fromServer := io.Pipe()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = b.Server("test").Run(context.Background(), &mcp.IOTransport{Reader: toServer, Writer: fromServer})
+	}()
+	s, err := mcp.NewClient(&mcp.Implementation{Name: "program", Version: "1"}, nil).
+		Connect(t.Context(), &mcp.IOTransport{Reader: toClient, Writer: fromClient}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.Close()
+		<-ended
+		b.Close()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), harness.DefaultWait)
+	defer cancel()
+	if err := b.Joined(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return &bridged{b, t, s}
+}
+
+func (b *bridged) try(name string, args map[string]any) (text string, ok bool) {
+	b.t.Helper()
+	r, err := b.mcp.CallTool(b.t.Context(), &mcp.CallToolParams{Name: name, Arguments: args})
+	if err != nil {
+		return err.Error(), false
+	}
+	for _, c := range r.Content {
+		if t, ok := c.(*mcp.TextContent); ok {
+			text += t.Text
+		}
+	}
+	return text, !r.IsError
+}
+
+func (b *bridged) call(name string, args map[string]any) string {
+	b.t.Helper()
+	text, ok := b.try(name, args)
+	if !ok {
+		b.t.Fatalf("%s: %s", name, text)
+	}
+	return text
+}
+
+// An agent that may do so asks its host for team mates and stops them, and nobody else's; any agent ends itself.
+//
+// proves: CLI-6
+func TestBridge_AnAgentAsksItsHostForATeamMate(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	w.Persona("lead", "---\nname: lead\nagent: command\nrole: lead\ncapabilities: [spawn]\nsubscribe: [team]\nallowSubscribe: [team]\n---\nYou lead.\n")
+	w.Persona("mate", "---\nname: mate\nagent: command\n---\nYou help.\n")
+	w.Start(harness.HostOptions{})
+	c, roster := watchPresence(t, w)
+	hang := map[string]any{"argv": w.FakeAgent(`[{"hang": true}]`)}
+	for _, name := range []string{"lead", "other"} {
+		args := wire.SpawnArgs{Name: name, LaunchOptions: hang}
+		if name == "other" {
+			args = w.FakeArgs(name, `[{"hang": true}]`)
+		}
+		if _, err := harness.Launch(t.Context(), c, args); err != nil {
+			t.Fatal(err)
+		}
+	}
+	row := w.Inspect("lead")
+	lead := bridgeOf(t, w, row, bridge.Options{})
+	p := awaitPresence(t, roster, "the seat joins", func(p wire.Presence) bool { return p.Card.ID == row.ID })
+	if p.LifecycleUID != row.LifecycleUID || p.Card.Role != "lead" || p.Card.MetaString("connector") != "command" {
+		t.Errorf("it appears as %+v", p)
+	}
+	if text := lead.call("cotal_orientation", nil); !strings.Contains(text, "Capabilities: spawn") || !strings.Contains(text, "manager") {
+		t.Errorf("orientation: %s", text)
+	}
+	if text := lead.call("cotal_spawn", map[string]any{"name": "mate", "role": "helper", "launchOptions": hang}); !strings.Contains(text, "is there") {
+		t.Errorf("spawn: %s", text)
+	}
+	if mate := w.Inspect("mate"); mate.Status != "running" || mate.Role != "helper" || mate.Spawner != row.ID {
+		t.Errorf("the team mate: %+v", mate)
+	}
+	if text, ok := lead.try("cotal_spawn", map[string]any{"name": "nobody"}); ok || !strings.Contains(text, "nobody") {
+		t.Errorf("a persona that is not there: %v, %s", ok, text)
+	}
+	lead.call("cotal_persona", map[string]any{"name": "scribe", "prompt": "You write.", "announce": "team"})
+	if text := lead.call("cotal_personas", nil); !strings.Contains(text, `"scribe"`) || !strings.Contains(text, `"mate"`) {
+		t.Errorf("personas: %s", text)
+	}
+	if text := lead.call("cotal_personas", map[string]any{"name": "scribe"}); !strings.Contains(text, "You write.") {
+		t.Errorf("a persona: %s", text)
+	}
+	if text := lead.call("cotal_history", map[string]any{"channel": "team"}); !strings.Contains(text, "scribe") {
+		t.Errorf("the announcement: %s", text)
+	}
+	if text, ok := lead.try("cotal_despawn", map[string]any{"name": "other"}); ok || !strings.Contains(text, "spawned") {
+		t.Errorf("somebody else's seat: %v, %s", ok, text)
+	}
+	lead.call("cotal_despawn", map[string]any{"name": "mate", "graceful": false})
+	w.AwaitStatus("mate", "exited")
+	other := w.Inspect("other")
+	alone := bridgeOf(t, w, other, bridge.Options{})
+	tools, err := alone.mcp.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range tools.Tools {
+		if tool.Name == "cotal_spawn" || tool.Name == "cotal_persona" || tool.Name == "cotal_personas" {
+			t.Errorf("an agent that may not spawn is shown %s", tool.Name)
+		}
+	}
+	if text, ok := alone.try("cotal_despawn", map[string]any{"name": "lead"}); ok {
+		t.Errorf("an agent that may not stop others is heard: %s", text)
+	}
+	alone.call("cotal_despawn", map[string]any{"graceful": false})
+	w.AwaitStatus("other", "exited")
+}
+
+// A program that knows nothing of the mesh is a seat that is ready by presence, reads what is sent to it, and is gone
+// from the mesh when it is stopped.
+func TestBridge_AnyProgramIsReadyByPresence(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	w.UsePresence(0)
+	w.Start(harness.HostOptions{})
+	c, roster := watchPresence(t, w)
+	args := w.PresenceArgs("reader", "[]")
+	args.LaunchOptions = map[string]any{"argv": []any{
+		filepath.Join(w.Bin, "cotal-bridge"), "run", "--messages", "stdin", "--text", "--", "/bin/sh", "-c", `while read x; do echo "heard $x"; done`,
+	}}
+	l, err := harness.Launch(t.Context(), c, args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.SendDirect(t.Context(), l.Result.ID, "good morning"); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, harness.DefaultWait, "the program reads its message", func() (bool, string) {
+		out := w.CLI("logs", "reader").Stdout
+		return strings.Contains(out, "heard watcher: good morning"), out
+	})
+	w.CLI("stop", "reader").OK()
+	awaitPresence(t, roster, "it says goodbye", func(p wire.Presence) bool { return p.Card.ID == l.Result.ID && p.Status == wire.StatusOffline })
+}
+
+// An idle agent whose program has nothing better is told of a message by a line in its terminal, with nothing in it
+// that somebody else wrote.
+func TestBridge_AnIdleAgentIsToldThroughItsHost(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	c, _ := watchPresence(t, w)
+	if _, err := harness.Launch(t.Context(), c, w.FakeArgs("rev", `[{"print": "up\n"}, {"lines": {"reply": "got {line}\n"}}]`)); err != nil {
+		t.Fatal(err)
+	}
+	row := w.Inspect("rev")
+	rev := bridgeOf(t, w, row, bridge.Options{WakeByHost: true})
+	if _, err := c.SendDirect(t.Context(), row.ID, "rm -rf"); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, harness.DefaultWait, "the agent is told", func() (bool, string) {
+		out := w.CLI("logs", "rev").Stdout
+		return strings.Contains(out, "got There is a message for you"), out
+	})
+	if out := w.CLI("logs", "rev").Stdout; strings.Contains(out, "rm -rf") {
+		t.Errorf("what somebody wrote was typed: %s", out)
+	}
+	if text := rev.call("cotal_inbox", nil); !strings.Contains(text, "rm -rf") {
+		t.Errorf("the message it was told of: %s", text)
+	}
+}
