@@ -315,10 +315,22 @@ func (e *emulator) call(args ...string) string {
 	return out
 }
 
+// keys presses keys, each when the one before has been read and a moment is over: what a tmux in the terminal reads
+// within a millisecond it takes for a paste, which is text for its program and no key.
 func (e *emulator) keys(keys ...string) {
 	e.t.Helper()
+	tty, err := os.OpenFile(strings.TrimSpace(e.call("display-message", "-p", "#{pane_tty}")), os.O_RDONLY|unix.O_NOCTTY, 0)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer tty.Close()
 	for _, k := range keys {
 		e.call("send-keys", k)
+		await(e.t, harness.DefaultWait, "the key "+k+" is read", func() (bool, string) {
+			n, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCINQ)
+			return err != nil || n == 0, fmt.Sprint(n)
+		})
+		<-time.After(20 * time.Millisecond)
 	}
 }
 
