@@ -47,7 +47,7 @@ func clientMain(ref string, argv []string) int {
 }
 
 // atOnce is how many tests run at a time: they wait for hosts and terminals more than they compute.
-const atOnce = "6"
+const atOnce = "4"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asClient) != "" {
