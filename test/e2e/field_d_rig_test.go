@@ -235,6 +235,11 @@ func (c *seated) leave(key string) int {
 		c.typed(key[i : i+1])
 		c.taken()
 	}
+	select {
+	case <-c.ended:
+	case <-time.After(10 * time.Second):
+		harness.PressUntil(c.ptm, key, c.ended, harness.DefaultWait)
+	}
 	return c.wait()
 }
 
