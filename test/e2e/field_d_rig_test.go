@@ -339,6 +339,20 @@ func (e *emulator) keys(keys ...string) {
 	}
 }
 
+// prefixed waits until the tmux of a seat has taken its prefix from a viewer. A key that it comes to within a
+// millisecond of the one before, because it was busy until then, is a paste to it and goes to the agent.
+func (s *stage) prefixed(seat string) {
+	s.t.Helper()
+	var place struct{ Socket string }
+	if err := json.Unmarshal([]byte(read(s.t, filepath.Join(s.SeatRoot, s.Inspect(seat).SeatID, "tmux.json"))), &place); err != nil {
+		s.t.Fatal(err)
+	}
+	await(s.t, harness.DefaultWait, "the prefix is taken", func() (bool, string) {
+		out, err := exec.Command("tmux", "-S", place.Socket, "list-clients", "-F", "#{client_prefix}").CombinedOutput()
+		return err == nil && strings.Contains(string(out), "1"), fmt.Sprintf("%v %s", err, out)
+	})
+}
+
 // drawn is what it shows: cells with their colours, and where the cursor is.
 func (e *emulator) drawn() string {
 	e.t.Helper()
