@@ -23,6 +23,14 @@ ROOT ?= $(CURDIR)/.cache/run
 PREFIX ?= $(HOME)/.local
 BUNDLE ?= bin
 
+# Packages that take a minute or more: they are begun first, so that none of them is left over in the end.
+LONG    := ./test/e2e ./test/crash ./cmd/cotal ./runtimes/pty ./plugins/supervise ./runtimes/tmux ./cmd/cotal-fakeplugin \
+           ./test/docs ./test/chaos ./connectors/opencode
+
+# How many packages are tested at once. Tests wait for processes more than they compute: as many as there are
+# processors would leave half of a small machine idle.
+ATONCE  ?= 3
+
 # make test PKG=./host/... RUN=TestName narrows; make bench BENCH=Spawn COUNT=10 too.
 PKG     ?= ./...
 RUN     ?=
@@ -75,7 +83,8 @@ test: build test-tools ## install what the tests need, vet, and run every test w
 	go vet $(PKG)
 	COTAL_TEST_BIN='$(CURDIR)/bin' CGO_ENABLED=1 $(TOOL) gotestsum --format standard-quiet \
 	  --post-run-command .ci/counts -- \
-	  -race -shuffle=on -timeout 12m $(if $(RUN),-run '$(RUN)') $(PKG)
+	  -race -shuffle=on -timeout 25m -p $(ATONCE) $(if $(RUN),-run '$(RUN)') \
+	  $(if $(filter ./...,$(PKG)),$(LONG)) $(PKG)
 
 test-long: build test-tools ## fuzz every parser for FUZZTIME each, soak, and the whole crash matrix
 	.ci/fuzz $(FUZZTIME)

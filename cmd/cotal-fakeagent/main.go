@@ -38,8 +38,10 @@
 //	{"listen": {"file": F}}               listen on a free loopback port, write host:port to a file
 //	{"tick": {"everyMs": N, "count": N, "text": T}}
 //	                                      print "T 000000000001", …; count 0: for ever
-//	{"flood": {"mb": N, "line": L}}       print N MiB of numbered lines of L bytes (0: 101), newline
-//	                                      included; every line starts with its 12 digit number
+//	{"flood": {"mb": N, "line": L, "until": U}}
+//	                                      print N MiB of numbered lines of L bytes (0: 101), newline
+//	                                      included; every line starts with its 12 digit number. With U,
+//	                                      go on after that until the file is there
 //	{"longLine": {"mb": N}}               print N MiB of "x" and one newline
 //	{"join": {"status": S, "activity": A, "name": N, "principal": P, "uid": U}}
 //	                                      join the mesh as the seat the program is in; every member may
@@ -134,8 +136,9 @@ type step struct {
 		Text    string `json:"text"`
 	} `json:"tick"`
 	Flood *struct {
-		MB   int `json:"mb"`
-		Line int `json:"line"`
+		MB    int    `json:"mb"`
+		Line  int    `json:"line"`
+		Until string `json:"until"`
 	} `json:"flood"`
 	LongLine *struct {
 		MB int `json:"mb"`

@@ -59,6 +59,7 @@ func TestScript(t *testing.T) {
 		{name: "echo copies exactly the bytes asked for", script: `[{"echo":{"bytes":3}},{"print":"|"}]`, stdin: "abcdef", out: "abc|"},
 		{name: "lines answers each line", script: `[{"lines":{"count":2,"reply":"got {line}\n"}}]`, stdin: "one\ntwo\nthree\n", out: "got one\ngot two\n"},
 		{name: "flood numbers its lines", script: `[{"flood":{"mb":1,"line":524288}}]`, out: "000000000000 " + strings.Repeat(".", 524288-14) + "\n" + "000000000001 " + strings.Repeat(".", 524288-14) + "\n"},
+		{name: "a flood ends with the file it waits for", script: `[{"write":{"file":"` + file("enough") + `","text":""}},{"flood":{"mb":1,"line":524288,"until":"` + file("enough") + `"}}]`, out: "000000000000 " + strings.Repeat(".", 524288-14) + "\n" + "000000000001 " + strings.Repeat(".", 524288-14) + "\n"},
 		{name: "tick counts", script: `[{"tick":{"count":2,"text":"t"}}]`, out: "t 000000000001\nt 000000000002\n"},
 		{name: "an unset variable is said to be unset", script: `[{"printEnv":"COTAL_NO_SUCH"}]`, out: "COTAL_NO_SUCH is not set\n"},
 		{name: "an unknown step is refused before anything runs", script: `[{"print":"a"},{"dance":1}]`, code: exitBadScript},

@@ -79,7 +79,7 @@ func run(s step) error {
 			time.Sleep(time.Duration(s.Tick.EveryMs) * time.Millisecond)
 		}
 	case s.Flood != nil:
-		return flood(s.Flood.MB, s.Flood.Line)
+		return flood(s.Flood.MB, s.Flood.Line, s.Flood.Until)
 	case s.LongLine != nil:
 		return longLine(s.LongLine.MB)
 	default:
@@ -306,7 +306,7 @@ func listen(file string) error {
 	return writeWhole(file, l.Addr().String())
 }
 
-func flood(mb, line int) error {
+func flood(mb, line int, until string) error {
 	if line == 0 {
 		line = 101
 	}
@@ -315,7 +315,16 @@ func flood(mb, line int) error {
 	}
 	out := bufio.NewWriterSize(os.Stdout, 64<<10)
 	pad := strings.Repeat(".", line-14)
-	for n, total := 0, mb<<20; n*line < total; n++ {
+	for n, total := 0, mb<<20; ; n++ {
+		if n*line >= total {
+			if until == "" {
+				break
+			}
+			if _, err := os.Stat(until); err == nil {
+				break
+			}
+			total += 1 << 20 // looked for once a MiB
+		}
 		if _, err := fmt.Fprintf(out, "%012d %s\n", n, pad); err != nil {
 			return err
 		}

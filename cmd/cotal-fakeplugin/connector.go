@@ -160,7 +160,7 @@ func (c *connector) spoil(req sdk.LaunchRequest, spec *sdk.LaunchSpec) error {
 	case "build-is-random":
 		spec.Args = append(spec.Args, fmt.Sprint(rand.Int64()))
 	case "build-runs-a-process":
-		return exec.Command("sleep", "0.1").Run()
+		return exec.Command("sleep", "0.5").Run()
 	case "build-opens-a-socket":
 		lis, err := net.Listen("tcp", "127.0.0.1:0")
 		kept = append(kept, lis)

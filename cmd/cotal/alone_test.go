@@ -17,6 +17,7 @@ import (
 
 // A seat in tmux is shown and printed while its host is down; and when tmux hangs, that is what is said, soon.
 func TestASeatInTmuxIsReachedWithoutItsHost(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("tmux"); err != nil {
 		t.Skip("there is no tmux")
 	}
@@ -76,6 +77,7 @@ func TestASeatInTmuxIsReachedWithoutItsHost(t *testing.T) {
 }
 
 func TestLogsOfASeatThatPrintedNothingAreEmpty(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	w.CLI("spawn", "--agent", "command", "--name", "quiet", "-d", "--", "sh", "-c", "sleep 0.1").OK()

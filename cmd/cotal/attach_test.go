@@ -37,6 +37,7 @@ func atRest(t *testing.T, s *screen, shown string) {
 }
 
 func TestFieldD7_ModesAreRestoredOnEveryWayOut(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		leave func(*screen, *testSeat)
 		code  int
@@ -140,6 +141,7 @@ func through(t *testing.T, p *testSeat) *breakable {
 }
 
 func TestFieldD6_KeysTypedWhileReconnectingAreDroppedAndSaid(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	log := filepath.Join(r.root, "typed")
 	p := r.start("echo", `stty raw -echo; echo begun; exec cat >`+log)
@@ -169,6 +171,7 @@ func TestFieldD6_KeysTypedWhileReconnectingAreDroppedAndSaid(t *testing.T) {
 }
 
 func TestAttach_GoesOnFromTheLastByteAfterTheConnectionBroke(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	p := r.start("count", `i=0; while [ $i -lt 400 ]; do echo "line $i."; i=$((i+1)); sleep 0.005; done; echo done; exec sleep 600`)
 	b := through(t, p)
@@ -195,6 +198,7 @@ func TestAttach_GoesOnFromTheLastByteAfterTheConnectionBroke(t *testing.T) {
 }
 
 func TestFieldL8_BytesReachTheTerminalAsTheyAre(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	text := strings.Repeat("aé汉🙂\xff", (1<<20)/11)
 	file := filepath.Join(r.root, "text")
@@ -219,6 +223,7 @@ func TestFieldL8_BytesReachTheTerminalAsTheyAre(t *testing.T) {
 }
 
 func TestAttach_ReplayHoldsNoQuestionsAndEntersTheScreenFirst(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	// The screen is entered before the replay begins: more than replayMax is printed after it.
 	r.start("tui", `printf '\033[?1049h\033[?25l\033[?2004h'; head -c 400000 /dev/zero | tr '\0' x | fold -w 70
@@ -248,6 +253,7 @@ func TestAttach_ReplayHoldsNoQuestionsAndEntersTheScreenFirst(t *testing.T) {
 }
 
 func TestAttach_SizeFollowsTheWindow(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	p := r.start("size", `trap 'stty size' WINCH; echo begun; while :; do sleep 0.02; done`)
 	s := r.run("attach", "--no-nudge", "size")
@@ -263,6 +269,7 @@ func TestAttach_SizeFollowsTheWindow(t *testing.T) {
 }
 
 func TestAttach_NudgesAProgramOfTheSameSizeToRepaint(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.start("nudge", `trap 'stty size' WINCH; echo begun; while :; do sleep 0.01; done`)
 	first := r.run("attach", "nudge")
@@ -282,6 +289,7 @@ func TestAttach_NudgesAProgramOfTheSameSizeToRepaint(t *testing.T) {
 }
 
 func TestAttach_OneTerminalHasTheKeyboardUntilAnotherTakesIt(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	p := r.start("keys", `stty raw -echo; echo begun; exec cat`)
 	a := r.run("attach", "keys")
@@ -317,6 +325,7 @@ func TestAttach_OneTerminalHasTheKeyboardUntilAnotherTakesIt(t *testing.T) {
 }
 
 func TestAttach_AWatcherOfAnotherSizeIsToldBoth(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	p := r.start("wide", `echo begun; exec sleep 600`)
 	a := r.run("attach", "wide")
@@ -337,6 +346,7 @@ func TestAttach_AWatcherOfAnotherSizeIsToldBoth(t *testing.T) {
 
 // What is said after an attach has a line of its own, and no blank line before it.
 func TestAttach_WhatIsSaidAfterItBeginsALine(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ script, sees, end string }{
 		"a prompt":              {`printf 'prompt> '; exec sleep 600`, "prompt> ", "prompt> \ndetached from line"},
 		"a line":                {`echo whole; exec sleep 600`, "whole", "whole\ndetached from line"},
@@ -362,6 +372,7 @@ func plain(text string) string {
 }
 
 func TestAttach_KeysBeforeTheDetachKeyArriveAndAnotherKeyCanBeChosen(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	log := filepath.Join(r.root, "typed")
 	r.start("last", `stty raw -echo; echo begun; exec cat >`+log)
@@ -375,6 +386,7 @@ func TestAttach_KeysBeforeTheDetachKeyArriveAndAnotherKeyCanBeChosen(t *testing.
 }
 
 func TestAttach_SaysHowTheSeatEnded(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.start("ends", `echo begun; read x; echo bye; exit $x`)
 	s := r.typed("7\r", "attach", "ends") // typed before it is attached, so it is dropped
@@ -391,6 +403,7 @@ func TestAttach_SaysHowTheSeatEnded(t *testing.T) {
 }
 
 func TestFieldD13_AttachWithoutATerminalIsRefusedWithAHint(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.start("quiet", `exec sleep 600`)
 	code, out, stderr := r.pipe("\n", "attach", "quiet")
@@ -400,6 +413,7 @@ func TestFieldD13_AttachWithoutATerminalIsRefusedWithAHint(t *testing.T) {
 }
 
 func TestLogs(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	p := r.start("talk", `printf 'one\n\033[31mtwo\033[0m\a\n\033]0;title\007three\n'; read x; echo four; exit 0`)
 	eventually(t, "it has printed", func() bool { return p.status().Next > 30 })
@@ -426,6 +440,7 @@ func TestLogs(t *testing.T) {
 }
 
 func TestLogs_OfAShellAndOfAFullScreenProgram(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	p := r.start("tui", `printf 'ab\b\b\b\b\b\bc\n\033[?1049h\033[Hdrawn\033[?1049l\n'; exec sleep 600`)
 	eventually(t, "it has printed", func() bool { return p.status().Next > 30 })

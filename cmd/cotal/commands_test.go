@@ -24,6 +24,7 @@ func join(t *testing.T, w *harness.World, name string) *mesh.Presence {
 }
 
 func TestRoster_ShowsWhoIsThereAndEveryChange(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	ann := join(t, w, "ann")
@@ -55,6 +56,7 @@ func TestRoster_ShowsWhoIsThereAndEveryChange(t *testing.T) {
 }
 
 func TestPs_WatchShowsEveryChangeAndOutlivesTheHost(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	h := w.Start(harness.HostOptions{})
 	r := worldRig(t, w)
@@ -80,6 +82,7 @@ func TestPs_WatchShowsEveryChangeAndOutlivesTheHost(t *testing.T) {
 }
 
 func TestPs_AllAsksEveryHostOfTheSpace(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	w.Spawn("one", "sleep", "600")
@@ -92,6 +95,7 @@ func TestPs_AllAsksEveryHostOfTheSpace(t *testing.T) {
 }
 
 func TestPurge_AsksFirst(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	if r := w.CLI("purge").Want(2); !strings.Contains(r.Stderr, "say --yes") {
@@ -117,6 +121,7 @@ func TestPurge_AsksFirst(t *testing.T) {
 }
 
 func TestSendAndHistory(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	w.Setenv("USER", "dana")
@@ -173,6 +178,7 @@ func TestSendAndHistory(t *testing.T) {
 }
 
 func TestDescribeAndInvoke(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	id := w.Endpoint().InstanceID
@@ -231,6 +237,7 @@ func TestDescribeAndInvoke(t *testing.T) {
 }
 
 func TestModels_SaysWhoHasNoListAndWho(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	if r := w.CLI("models", "--agent", "command").OK(); r.Stdout != "command  has no list of models\n" {
@@ -250,6 +257,7 @@ func TestModels_SaysWhoHasNoListAndWho(t *testing.T) {
 }
 
 func TestPersonas_AreDefinedListedAndShown(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	h := w.Start(harness.HostOptions{})
 	r := worldRig(t, w)

@@ -38,6 +38,7 @@ func each(plugins []manifest.Entry, line func(manifest.Entry) string, sep string
 }
 
 func TestExt_RestartSparesSeatsAndNamesWhatItDid(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	_, plugins := bundled(t)
 	w.Start(harness.HostOptions{})
@@ -91,6 +92,7 @@ func TestExt_RestartSparesSeatsAndNamesWhatItDid(t *testing.T) {
 }
 
 func TestExt_ReloadAppliesTheManifestWholeOrNotAtAll(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	seat := w.Spawn("worker", "sleep", "600")

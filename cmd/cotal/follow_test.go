@@ -36,6 +36,7 @@ func neverReady(name, script string, flags ...string) []string {
 }
 
 func TestSpawn_JSONLinesSayHowFarItIsAndEndWithTheResult(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	r := w.CLI("spawn", "--agent", "command", "--name", "js", "--json", "--", "sleep", "600").OK()
@@ -65,6 +66,7 @@ var order = []string{wire.PhaseHandoff, wire.PhaseLaunched, wire.PhasePresence}
 
 // What exited before it was ready is told with the end of what it printed.
 func TestSpawn_OneThatExitsIsToldWithItsLastOutput(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	script := `printf 'one\n\033[31mno model is configured\033[0m\n'; sleep 0.3; exit 3`
@@ -84,6 +86,7 @@ func TestSpawn_OneThatExitsIsToldWithItsLastOutput(t *testing.T) {
 // A goal is followed by another process of the same user, while the spawn that made it waits and after it was
 // interrupted.
 func TestGoal_IsFollowedByAnotherProcess(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	r := worldRig(t, w)
@@ -119,6 +122,7 @@ func TestGoal_IsFollowedByAnotherProcess(t *testing.T) {
 }
 
 func TestGoal_ThatNobodyKnowsProvesNothing(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	r := w.CLI("goal", wire.NewID(), "--json").Want(75)
@@ -148,6 +152,7 @@ func TestGoal_ThatNobodyKnowsProvesNothing(t *testing.T) {
 }
 
 func TestOn_NamesOneHostOfTheSpace(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	id := w.Endpoint().InstanceID
@@ -171,6 +176,7 @@ func TestOn_NamesOneHostOfTheSpace(t *testing.T) {
 
 // The host is killed while a spawn waits. The next one finds the seat, which then joins, and who waits hears of it.
 func TestSpawn_TheWaitOutlivesTheHost(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.UsePresence(0)
 	h := w.Start(harness.HostOptions{})
@@ -196,6 +202,7 @@ func presenceSpawn(w *harness.World, name, script string, flags ...string) []str
 
 // The words of a spawn whose readiness is presence: joined, exited before it joined, uncertain.
 func TestSpawn_EndsWithTheTruthAboutWhoJoins(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.UsePresence(1500 * time.Millisecond)
 	w.Start(harness.HostOptions{})

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"sync"
@@ -12,10 +13,12 @@ import (
 	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
 func TestSpawn_AttachesAndDetachingLeavesTheSeat(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	r := worldRig(t, w)
@@ -67,6 +70,7 @@ printf '\033[cagain '; read x; echo "got $x"; read y; exit $y`)
 }
 
 func TestSpawn_WithoutATerminalSaysWhatToTypeNext(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	r := w.CLI("spawn", "--agent", "command", "--name", "bg", "--", "sleep", "600").OK()
@@ -89,6 +93,7 @@ func TestSpawn_WithoutATerminalSaysWhatToTypeNext(t *testing.T) {
 }
 
 func TestAttach_DoesNotNoticeThatTheHostWasKilled(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	h := w.Start(harness.HostOptions{})
 	w.Spawn("echo", "sh", "-c", "stty raw -echo; echo begun; exec cat")
@@ -134,6 +139,7 @@ func TestAttach_DoesNotNoticeThatTheHostWasKilled(t *testing.T) {
 // A host that is stopped takes connections and says nothing. Every command says so within two seconds; the best
 // of three counts, since the machine may be busy with something else.
 func TestAStoppedHostIsToldOfWithinTwoSeconds(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	h := w.Start(harness.HostOptions{})
 	w.Spawn("seat", "sh", "-c", "echo begun; exec sleep 600")
@@ -151,13 +157,13 @@ func TestAStoppedHostIsToldOfWithinTwoSeconds(t *testing.T) {
 	} {
 		all.Go(func() {
 			best := time.Hour
-			for i := 0; i < 3 && best >= 2*time.Second; i++ {
+			for i := 0; i < 3 && best >= busy.Limit(2*time.Second); i++ {
 				r := w.CLI(args...)
 				if best = min(best, r.Took); r.Code != 3 && args[0] != "logs" || !strings.Contains(r.Stderr, "unreachable") && !strings.Contains(r.Stderr, "no host answers") {
 					t.Errorf("%v", r)
 				}
 			}
-			if best >= 2*time.Second {
+			if best >= busy.Limit(2*time.Second) {
 				t.Errorf("cotal %s took %v", strings.Join(args, " "), best)
 			}
 		})
@@ -167,6 +173,7 @@ func TestAStoppedHostIsToldOfWithinTwoSeconds(t *testing.T) {
 
 // An agent that needs two seconds to end is not an error: the stop waits, and says what it found.
 func TestFieldC5_StopWaitsForASlowEnd(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	w.SpawnFake("slow", `[{"onSignal": {"signal": "TERM", "waitMs": 2000, "exit": 0}}, {"print": "ready"}, {"hang": true}]`)
@@ -175,7 +182,7 @@ func TestFieldC5_StopWaitsForASlowEnd(t *testing.T) {
 		return strings.Contains(out, "ready"), out
 	})
 	r := w.CLI("stop", "slow").OK()
-	if r.Took < 1900*time.Millisecond || r.Took > 9*time.Second {
+	if r.Took < 1900*time.Millisecond || r.Took > busy.Limit(9*time.Second) {
 		t.Errorf("took %v, want about 2 s: %v", r.Took, r)
 	}
 	if !strings.Contains(r.Stdout, "stopped slow: the agent ended with code 0, as asked") || !strings.Contains(r.Stdout, "; proof: ") || strings.Count(r.Stdout, "\n") != 1 {
@@ -184,6 +191,7 @@ func TestFieldC5_StopWaitsForASlowEnd(t *testing.T) {
 }
 
 func TestStop_SeveralSeatsOfWhichOneIsUnknown(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	a := w.Spawn("a", "sleep", "600")
@@ -209,6 +217,7 @@ func TestStop_SeveralSeatsOfWhichOneIsUnknown(t *testing.T) {
 }
 
 func TestSpawn_ByAnAgentFileAnywhereAndItsWarnings(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	w.Write("else/where.md", "---\nname: elsewhere\nagent: command\nmodle: x\nlaunchOptions:\n  argv: [sleep, \"600\"]\n---\n")
@@ -221,6 +230,7 @@ func TestSpawn_ByAnAgentFileAnywhereAndItsWarnings(t *testing.T) {
 }
 
 func TestInspect_ShowsTheProgramThatRuns(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	w.Spawn("odd", "sh", "-c", `echo up; while :; do sleep 1; done`, "a b", "\x1b[31mred\u202e")
@@ -244,6 +254,7 @@ func TestInspect_ShowsTheProgramThatRuns(t *testing.T) {
 }
 
 func TestLogs_OfASeatThatEndedByItself(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	h := w.Start(harness.HostOptions{})
 	w.CLI("spawn", "--agent", "command", "--name", "short", "--", "sh", "-c", `printf 'one\033[1m\ntwo\n'; sleep 0.5; exit 3`).OK()
@@ -282,13 +293,14 @@ func TestLogs_OfASeatThatEndedByItself(t *testing.T) {
 }
 
 func TestCompletion(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Persona("reviewer", "---\nname: reviewer\n---\n")
 	w.Write(".cotal/agents/notes.txt", "")
 	complete := func(args ...string) string {
 		t.Helper()
 		r := w.CLI(append([]string{"__complete"}, args...)...).OK()
-		if strings.Contains(r.Stderr, "cotal:") || r.Took > 5*time.Second {
+		if strings.Contains(r.Stderr, "cotal:") || r.Took > busy.Limit(5*time.Second) {
 			t.Errorf("%v", r)
 		}
 		return r.Stdout
@@ -314,26 +326,30 @@ func TestCompletion(t *testing.T) {
 		{[]string{"spawn", "reviewer", ""}, nil},
 		{[]string{"spawn", "--agent", ""}, []string{"command\tavailable", "opencode\t"}},
 	} {
-		lines := strings.Split(complete(c.args...), "\n")
-		ok := len(lines) == len(c.want)+2 && lines[len(c.want)] == ":4"
-		for i := range c.want {
-			ok = ok && strings.HasPrefix(lines[i], c.want[i])
-		}
-		if !ok {
-			t.Errorf("%q completes to %q, want %q", c.args, lines, c.want)
+		// What a person waits for at a prompt has little time, and completes to nothing when that is over.
+		if ok, lines := harness.Poll(harness.DefaultWait, func() (bool, string) {
+			lines := strings.Split(complete(c.args...), "\n")
+			ok := len(lines) == len(c.want)+2 && lines[len(c.want)] == ":4"
+			for i := range c.want {
+				ok = ok && strings.HasPrefix(lines[i], c.want[i])
+			}
+			return ok, fmt.Sprintf("%q", lines)
+		}); !ok {
+			t.Errorf("%q completes to %s, want %q", c.args, lines, c.want)
 		}
 	}
 	if got := complete("spawn", "--agent", "command", "--name", "x", "--", ""); got != ":0\n" {
 		t.Errorf("the program after -- is the shell's to complete: %q", got)
 	}
 	h.Signal(syscall.SIGSTOP)
-	if r := w.CLI("__complete", "attach", ""); r.Stdout != ":4\n" || r.Took > 3*time.Second {
+	if r := w.CLI("__complete", "attach", ""); r.Stdout != ":4\n" || r.Took > busy.Limit(3*time.Second) {
 		t.Errorf("a host that does not answer: %v", r)
 	}
 	h.Signal(syscall.SIGCONT)
 }
 
 func TestInput_ReachesTheProgram(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	w.Spawn("lines", "sh", "-c", `while read -r x; do echo "<$x>"; done`)
@@ -352,6 +368,7 @@ func TestInput_ReachesTheProgram(t *testing.T) {
 // The host dies after it accepted a spawn and before it could say so. The request is sent again with
 // its id, the next host knows it, and one seat runs.
 func TestSpawn_AsksAgainWithTheSameIdAndStartsOnce(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	h := w.Start(harness.HostOptions{Failpoints: "host.spawn.accepted=crash"})
 	r := worldRig(t, w)
@@ -375,6 +392,7 @@ func TestSpawn_AsksAgainWithTheSameIdAndStartsOnce(t *testing.T) {
 }
 
 func TestSpawn_InterruptedWhileItWaitsGoesOn(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{Failpoints: "host.spawn.spawned=sleep(3000)"})
 	r := worldRig(t, w)

@@ -14,6 +14,7 @@ import (
 // Two hosts serve one space. Whoever is in a workspace means its host; whoever names the server alone means the
 // space, and a seat is found wherever it is.
 func TestTwoHostsOfOneSpace(t *testing.T) {
+	t.Parallel()
 	a, b := harness.New(t), harness.New(t)
 	broker := a.StartBroker()
 	a.Start(harness.HostOptions{})

@@ -15,6 +15,7 @@ import (
 
 // Who interrupts an input is told that the host may have typed it, and may go on.
 func TestAnInterruptedInputSaysWhatIsKnown(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	w.Spawn("deaf", "sh", "-c", "stty raw -echo; echo deaf; exec sleep 600")

@@ -20,6 +20,7 @@ func appOf(w *harness.World) *app {
 
 // What waits for one life of a seat types into that life or not at all, though another one has its alias by then.
 func TestInputNeverReachesAnotherLifeOfTheAlias(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	runtimes := []string{"pty"}

@@ -69,6 +69,7 @@ func TestInputRequest(t *testing.T) {
 
 // A dialog is confirmed by what it says, from a script without a terminal: no delay is guessed.
 func TestFieldD13_ADialogIsConfirmedOnceItIsShown(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	gate, log := w.Path("gate"), w.Path("log")
@@ -93,6 +94,7 @@ func TestFieldD13_ADialogIsConfirmedOnceItIsShown(t *testing.T) {
 
 // What a program does to the clipboard is not shown, and what it shows is; with the flag it is passed.
 func TestFieldO3_AnAttachedTerminalKeepsItsClipboard(t *testing.T) {
+	t.Parallel()
 	secret := base64.StdEncoding.EncodeToString([]byte("stolen"))
 	for flag, want := range map[string]bool{"--read-only": false, "--clipboard": true} {
 		r := newRig(t)
@@ -148,6 +150,7 @@ func TestAScreenIsPaintedWhenItFits(t *testing.T) {
 // The program of a runtime that shows its terminals itself has the terminal, and what it leaves of it is put
 // right; then comes how it is with the seat.
 func TestTheProgramOfARuntimeIsRunInTheForeground(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	w.Spawn("mux", "sh", "-c", "exec sleep 600")

@@ -21,6 +21,7 @@ import (
 
 // Ctrl-C was swallowed while a command read its text from the terminal: only the end of the input ended it.
 func TestCtrlCEndsACommandThatReadsStandardInput(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	for _, c := range []string{
 		"personas define q --agent command --from -", "input r1 --text -", "invoke manager ps --args -", "send general -",
@@ -59,6 +60,7 @@ func TestCtrlCEndsTheWaitForANamedPipe(t *testing.T) {
 
 // What a text is given by is named when it is too large, and not the flag of another command.
 func TestATextThatIsTooLargeNamesItsFlag(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	long := strings.Repeat("x", textMax+1)
 	for c, want := range map[string]string{
@@ -81,6 +83,7 @@ const someGoal = "3kTMd0c2rX9sVq1bYw8ZfA"
 
 // Who interrupted the connect was told that the server is unreachable, exit code 3, and to look at its log.
 func TestCtrlCWhileConnectingIsNoUnreachableServer(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	for _, c := range []string{
 		"ps", "ps --watch", "ps --all", "status", "roster", "models", "describe", "attach --mesh r1", "attach r1", "logs r1", "inspect r1",

@@ -13,6 +13,7 @@ import (
 
 // Every line that a command prints with --json against a real host is what docs/cli.md says of it.
 func TestJSON_IsWhatTheDocumentationSays(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	w.Persona("reviewer", "---\nname: reviewer\nagent: command\ndescription: reads\nrole: review\nlaunchOptions:\n  argv: [sleep, \"600\"]\n---\nYou read.\n")

@@ -19,6 +19,7 @@ import (
 
 // Whatever ends an attach ends it while the terminal takes no output, too: nobody reads it, or Ctrl-S.
 func TestAnAttachEndsWhileItsTerminalTakesNoOutput(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.start("flood", "while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done")
 	for name, leave := range map[string]func(*exec.Cmd, func(string)){
@@ -69,6 +70,7 @@ func TestAnAttachEndsWhileItsTerminalTakesNoOutput(t *testing.T) {
 // The program that shows a terminal may hang with its server: the attach ends all the same, and nothing of it
 // goes on reading the keyboard, however the attach ended.
 func TestAClientThatHangsKeepsNobody(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	w.Spawn("mux", "sh", "-c", "exec sleep 600")

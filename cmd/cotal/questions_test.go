@@ -71,6 +71,7 @@ func answersIn(t *testing.T, name string) (all []answer) {
 //
 // proves: RT-5
 func TestFieldD19_AnAttachAnswersWhatIsAskedOfItAndNothingElse(t *testing.T) {
+	t.Parallel()
 	const rounds = 20
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
@@ -134,6 +135,7 @@ const asker = `stty raw -echo; n=0; while :; do n=$((n+1)); printf '<%s\033[c%s>
 // Without a host there is no picture: the output is replayed without its questions, whether or not anybody
 // answered them, and so is what came while the connection was lost. What is asked later is the terminal's.
 func TestAttach_WhatIsReplayedAsksNothing(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	p := r.start("asks", asker)
 	b := through(t, p)
@@ -171,6 +173,7 @@ func TestAttach_WhatIsReplayedAsksNothing(t *testing.T) {
 // A terminal that only watches is not the one that is asked: that it answers, too, is not taken for a person
 // who types.
 func TestAttach_AWatcherThatAnswersIsNotTakenForAPerson(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	log := filepath.Join(r.root, "typed")
 	r.start("asks", `stty raw -echo; printf 'begun'; head -c 1 >/dev/null; printf '\033[cfirst'; exec cat >`+log)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,6 +46,9 @@ func clientMain(ref string, argv []string) int {
 	return cli.Main(context.Background(), cmd, []string{}, os.Stderr)
 }
 
+// atOnce is how many tests run at a time: they wait for hosts and terminals more than they compute.
+const atOnce = "4"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(asClient) != "" {
 		os.Exit(clientMain(os.Args[1], os.Args[2:]))
@@ -53,6 +57,14 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+	flag.Parse()
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		if err := flag.Set("test.parallel", atOnce); err != nil {
+			panic(err)
+		}
+	}
 	code := m.Run()
 	if seatBinary.dir != "" {
 		os.RemoveAll(seatBinary.dir)
@@ -60,7 +72,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-const waitFor = 20 * time.Second
+const waitFor = 60 * time.Second
 
 // eventually polls for a fact.
 func eventually(t *testing.T, what string, check func() bool) {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/hex"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 // TestFieldD8_AnAttachShowsTheScreenAndNotItsHistory: of a program that has drawn and is silent, the second
 // terminal sees what the first one saw, and nothing that was there before.
 func TestFieldD8_AnAttachShowsTheScreenAndNotItsHistory(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	w.Spawn("box", "sh", "-c", `stty raw -echo; printf '\033[?1049h\033[Hthe first picture\033[6n\033[2J\033[5;9Hthe last\033[6;9Hpicture'; exec sleep 600`)
@@ -42,6 +44,7 @@ func TestFieldD8_AnAttachShowsTheScreenAndNotItsHistory(t *testing.T) {
 
 // A runtime plugin that hangs does not keep a terminal from being shown: the output is replayed.
 func TestAttach_DoesNotWaitForAPluginThatHangs(t *testing.T) {
+	t.Parallel()
 	w := harness.New(t)
 	w.Start(harness.HostOptions{})
 	w.Spawn("shown", "sh", "-c", "echo begun; exec sleep 600")
@@ -69,6 +72,7 @@ func TestAttach_DoesNotWaitForAPluginThatHangs(t *testing.T) {
 // A seat of tmux is shown by tmux, typed into by the host, and its screen is printed; what tmux cannot do is
 // refused by name.
 func TestASeatOfAnotherRuntimeIsReachedByIt(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("tmux"); err != nil {
 		t.Skip("tmux is not installed")
 	}
@@ -110,6 +114,7 @@ func TestASeatOfAnotherRuntimeIsReachedByIt(t *testing.T) {
 // TestAttach_ToASeatOfTmuxFromWithinTmux: who works in a tmux of their own is shown the seat's, in their pane. The
 // client is not told that it is in a pane: it would take the pane's server for the seat's, or refuse.
 func TestAttach_ToASeatOfTmuxFromWithinTmux(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("tmux"); err != nil {
 		t.Skip("tmux is not installed")
 	}
@@ -156,9 +161,15 @@ func TestAttach_ToASeatOfTmuxFromWithinTmux(t *testing.T) {
 		got, _ := os.ReadFile(log)
 		return string(got) == "<typed in a pane>\n", string(got)
 	})
-	if _, err := own("send-keys", "C-b", "d"); err != nil { // to the client in the pane
-		t.Error(err)
-	}
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		_, _ = harness.Poll(waitFor, func() (bool, string) {
+			out, err := own("capture-pane", "-p", "-S", "-100")
+			return err != nil || strings.Contains(out, "detached from pane; it is running"), ""
+		})
+	}()
+	harness.PressUntil(pressing(func(p []byte) { _, _ = own("send-keys", "-H", hex.EncodeToString(p)) }), "\x02d", left, waitFor) // to the client in the pane
 	shows("detached from pane; it is running")
 	shows("code 0")
 	if out, _ := own("capture-pane", "-p", "-S", "-100"); !strings.Contains(out, "within <"+w.Path("own.sock")) || strings.Contains(out, "<>") {
@@ -166,6 +177,11 @@ func TestAttach_ToASeatOfTmuxFromWithinTmux(t *testing.T) {
 	}
 	w.CLI("stop", "pane").OK()
 }
+
+// pressing is a terminal that is typed into by a function, key by key.
+type pressing func(p []byte)
+
+func (f pressing) Write(p []byte) (int, error) { f(p); return len(p), nil }
 
 // procsOf finds processes by a word of their command line and by a directory that their environment names.
 func procsOf(t *testing.T, word, dir string) (found []string) {

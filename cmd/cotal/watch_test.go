@@ -9,6 +9,7 @@ import (
 
 // In a full-screen program, too, a terminal is told that it only watches, and when it loses the keyboard.
 func TestAViewerOfAFullScreenProgramIsToldThatItOnlyWatches(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.start("full", `printf '\033[?1049h\033[2Jfull screen'; exec cat`)
 	a := r.run("attach", "full")

@@ -230,6 +230,8 @@ func there(root, ref string) string {
 	switch n := len(names); {
 	case n == 0:
 		return "the workspace has no other personas"
+	case n == 1:
+		return "there is " + names[0]
 	case n > maxNamed:
 		return fmt.Sprintf("there are %s and %d more", strings.Join(names[:maxNamed], ", "), n-maxNamed)
 	}

@@ -180,7 +180,8 @@ func (a *actor) post(fn func()) bool {
 // errHostGone says that the host gave its seats up before the actor could act.
 var errHostGone = errors.New("the host is stopping")
 
-// call runs fn in the actor and waits for it.
+// call runs fn in the actor and waits for it. Error: errHostGone when fn did not run, because the actor has ended
+// or ends before fn's turn comes, or because the host gives its seats up; else what fn returns.
 func (a *actor) call(fn func() error) error {
 	ch := make(chan error, 1)
 	if !a.post(func() {
@@ -193,13 +194,14 @@ func (a *actor) call(fn func() error) error {
 	select {
 	case err := <-ch:
 		return err
+	case <-a.done: // what is in the box then is run by nobody
 	case <-a.set.life.Done():
-		select { // fn may have run all the same
-		case err := <-ch:
-			return err
-		default:
-			return errHostGone
-		}
+	}
+	select { // fn may have run all the same
+	case err := <-ch:
+		return err
+	default:
+		return errHostGone
 	}
 }
 

@@ -160,3 +160,31 @@ func newActorForTest(t *testing.T) *actor {
 	t.Cleanup(s.Close)
 	return s.newActor(journal.SeatRow{SeatID: "x", State: journal.RowState(Running)})
 }
+
+// A call that comes while its seat ends lies in the box behind the last one that is run: it returns, and so do
+// an inspect and a recovery that wait for it. What did run by then is told as it went.
+func TestACallOfASeatThatEndsMeanwhileReturns(t *testing.T) {
+	answered := errors.New("what it returns")
+	for range 50 { // the box and the end are both ready: which is taken is chance
+		a := &actor{set: &Set{life: t.Context()}, box: make(chan func(), 1), done: make(chan struct{})}
+		close(a.done)
+		returned := make(chan error, 1)
+		go func() { returned <- a.call(func() error { return answered }) }()
+		select {
+		case err := <-returned:
+			if !errors.Is(err, errHostGone) {
+				t.Fatalf("nobody ran it, and it says %v", err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("it waits for somebody who has ended")
+		}
+	}
+	a := &actor{set: &Set{life: t.Context()}, box: make(chan func(), 1), done: make(chan struct{})}
+	go func() {
+		(<-a.box)()
+		close(a.done)
+	}()
+	if err := a.call(func() error { return answered }); !errors.Is(err, answered) {
+		t.Errorf("it was run, and the call says %v", err)
+	}
+}

@@ -89,10 +89,11 @@ func lacks(runtime, what string, c sdk.Capability) *wire.Error {
 	return wire.Refuse(wire.CodeUnimplemented, "runtime %s cannot %s: it lacks the capability %q", runtime, what, c)
 }
 
-// A program that reads takes what is typed at once, or, a long text, at this rate at least.
+// A program that reads takes what is typed at once, or, a long text, at this rate at least: the longest is judged
+// before a caller without a deadline of its own gives up, after 15 s.
 const (
 	stallTime = 5 * time.Second
-	slowRate  = 8 << 10 // bytes a second: the longest text is judged before a caller without a deadline of its own gives up, after 15 s
+	slowRate  = 8 << 10 // bytes a second
 )
 
 // stallLimit is how long a program has to take n bytes.
@@ -133,14 +134,12 @@ func (t *socketTypist) look(ctx context.Context) (terminalNow, error) {
 }
 
 // paste types at the pace of the terminal: the seat slices what it is sent, and drops the slices that have not
-// begun with the connection. To an older seat a slice is sent when the one
-// before it was acknowledged. A seat older still does not say whether its program reads whole lines; it takes
-// a text with a long one, or refuses it, as a whole.
+// begun with the connection. To an older seat a slice is sent when the one before it was acknowledged. A seat
+// older still does not say whether its program reads whole lines; it takes a text with a long one, or refuses
+// it, as a whole.
 func (t *socketTypist) paste(ctx context.Context, text []byte, bracketed bool, goOn func() error) (typed int, err error) {
 	most := sliceMax
-	switch {
-	case t.conn.Version() >= seat.VersionSlices,
-		t.lines == seat.LinesUnknown && checkLines(text, 0) != nil:
+	if t.conn.Version() >= seat.VersionSlices || t.lines == seat.LinesUnknown && checkLines(text, 0) != nil {
 		most = seat.MaxInput
 	}
 	for _, p := range slicesOf(text, bracketed, most) {

@@ -238,7 +238,10 @@ func (in *instance) configure(ctx context.Context, cfg *Config) error {
 // unanswered says why a call of a start has no answer: the process ended, it says nothing for as long as the call
 // may take, or the time of the whole start is over, whatever used it up. nil: err is the answer, a refusal.
 func (in *instance) unanswered(start, call context.Context, method string, within time.Duration, err error) error {
-	_, exited := in.exitedWithin(pipeGrace)
+	exited := false
+	if start.Err() == nil { // else classify waits for the process, once
+		_, exited = in.exitedWithin(pipeGrace)
+	}
 	switch {
 	case exited || start.Err() != nil:
 		return in.classify(start, err)

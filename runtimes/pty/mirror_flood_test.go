@@ -45,8 +45,8 @@ var floods = map[string]string{
 }
 
 func flood(kind string) {
-	// A kernel that shares the processor among sessions would give each of twenty flooders as much of it as all
-	// other tests of the machine together: those were starved for ten seconds. They flood with what is left over.
+	// A kernel that shares the processor among sessions gives each of twenty flooders as much of it as all other
+	// tests of the machine together. They flood with what is left over; a kernel that does not share has no such file.
 	_ = os.WriteFile("/proc/self/autogroup", []byte("19"), 0)
 	p := []byte(strings.Repeat(floods[kind], 64<<10/len(floods[kind])))
 	for {

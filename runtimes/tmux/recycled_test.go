@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 )
@@ -38,8 +40,15 @@ func TestFieldB6_ARecycledNumberIsNotTheSeat(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.dead(server)
-			r.dead(agent)                       // with its terminal
-			<-time.After(20 * time.Millisecond) // two ticks of the clock: who has both the number and the tick of another is that other
+			r.dead(agent) // with its terminal
+			// Who has both the number and the tick of another is that other: so who starts now starts in a later one.
+			eventually(t, "the clock goes on", func() bool {
+				var now unix.Timespec
+				if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+					t.Fatal(err)
+				}
+				return uint64(now.Nano())/uint64(10*time.Millisecond) > agent.StartTicks
+			})
 
 			bystander := exec.Command("sleep", "600")
 			bystander.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -280,6 +280,7 @@ func TestFieldD17_ViewersComeAndGo(t *testing.T) {
 	default:
 		t.Fatal("no key lets a viewer leave")
 	}
+	r.attached(q, 1)
 	_ = a.cmd.Process.Kill()
 	r.attached(q, 0)
 	if st := r.adopt(q, false); st.State != sdk.SeatRunning {

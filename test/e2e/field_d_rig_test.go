@@ -235,6 +235,11 @@ func (c *seated) leave(key string) int {
 		c.typed(key[i : i+1])
 		c.taken()
 	}
+	select {
+	case <-c.ended:
+	case <-time.After(10 * time.Second):
+		harness.PressUntil(c.ptm, key, c.ended, harness.DefaultWait)
+	}
 	return c.wait()
 }
 
@@ -315,11 +320,37 @@ func (e *emulator) call(args ...string) string {
 	return out
 }
 
+// keys presses keys, each when the one before has been read and a moment is over: what a tmux in the terminal reads
+// within a millisecond it takes for a paste, which is text for its program and no key.
 func (e *emulator) keys(keys ...string) {
 	e.t.Helper()
+	tty, err := os.OpenFile(strings.TrimSpace(e.call("display-message", "-p", "#{pane_tty}")), os.O_RDONLY|unix.O_NOCTTY, 0)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer tty.Close()
 	for _, k := range keys {
 		e.call("send-keys", k)
+		await(e.t, harness.DefaultWait, "the key "+k+" is read", func() (bool, string) {
+			n, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCINQ)
+			return err != nil || n == 0, fmt.Sprint(n)
+		})
+		<-time.After(20 * time.Millisecond)
 	}
+}
+
+// prefixed waits until the tmux of a seat has taken its prefix from a viewer. A key that it comes to within a
+// millisecond of the one before, because it was busy until then, is a paste to it and goes to the agent.
+func (s *stage) prefixed(seat string) {
+	s.t.Helper()
+	var place struct{ Socket string }
+	if err := json.Unmarshal([]byte(read(s.t, filepath.Join(s.SeatRoot, s.Inspect(seat).SeatID, "tmux.json"))), &place); err != nil {
+		s.t.Fatal(err)
+	}
+	await(s.t, harness.DefaultWait, "the prefix is taken", func() (bool, string) {
+		out, err := exec.Command("tmux", "-S", place.Socket, "list-clients", "-F", "#{client_prefix}").CombinedOutput()
+		return err == nil && strings.Contains(string(out), "1"), fmt.Sprintf("%v %s", err, out)
+	})
 }
 
 // drawn is what it shows: cells with their colours, and where the cursor is.

@@ -377,9 +377,13 @@ func TestFieldD16_OutputIsNeverTakenForControl(t *testing.T) {
 				t.Errorf("what was printed is not what is kept: %q", out)
 			}
 		}
-		if got := s.Inspect("forger"); got.Status != "running" || got.PID != row.PID || got.Exit != nil || got.Attached != 1 {
+		if got := s.Inspect("forger"); got.Status != "running" || got.PID != row.PID || got.Exit != nil {
 			t.Errorf("it is %+v", got)
 		}
+		await(t, harness.DefaultWait, "the terminal is attached", func() (bool, string) {
+			n := s.Inspect("forger").Attached
+			return n == 1, fmt.Sprintf("%d are", n)
+		})
 		if code := term.leave(s.detach); code != 0 {
 			t.Errorf("leaving ends with code %d; shown %q", code, term.shown())
 		}

@@ -16,10 +16,10 @@ import (
 	"github.com/charmbracelet/x/vt"
 
 	"github.com/cotal-ai/cotal-host/sdk/seat"
-	"github.com/cotal-ai/cotal-host/sdk/seat/record"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/agents"
 	"github.com/cotal-ai/cotal-host/test/harness"
+	"github.com/cotal-ai/cotal-host/test/seatview"
 	"github.com/cotal-ai/cotal-host/test/stubmodel"
 )
 
@@ -36,22 +36,10 @@ type stream struct {
 }
 
 // attach dials the seat's own socket, as cotal attach does on this machine. The host is not asked.
-func attach(t *testing.T, seatDir string) *stream {
+func attach(t *testing.T, w *harness.World, row wire.AgentRow) *stream {
 	t.Helper()
-	rec, err := record.ReadSeat(seatDir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, err := record.ReadToken(seatDir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := seatview.Dial(t, w, row, seat.RoleOutput, 0)
 	ctx, cancel := context.WithCancel(context.Background())
-	conn, err := seat.Dial(ctx, seat.DialConfig{Socket: rec.Socket, Token: token, Role: seat.RoleOutput})
-	if err != nil {
-		cancel()
-		t.Fatal(err)
-	}
 	size := conn.Welcome()
 	s := &stream{screen: vt.NewEmulator(int(size.Cols), int(size.Rows))}
 	done, unasked := make(chan struct{}), make(chan struct{})
@@ -67,7 +55,9 @@ func attach(t *testing.T, seatDir string) *stream {
 		cancel()
 		conn.Close()
 		<-done
-		_ = s.screen.InputPipe().(io.Closer).Close() // Close of the emulator itself races with its reader
+		if err := s.screen.InputPipe().(io.Closer).Close(); err != nil { // Close of the emulator races with its reader
+			t.Error(err)
+		}
 		<-unasked
 	})
 	return s
@@ -160,7 +150,7 @@ func TestRealAgentSurvivesEveryKill(t *testing.T) {
 	h := w.Start(harness.HostOptions{})
 	w.CLI("spawn", "coder", "--detach", "--timeout", "2m").OK()
 	row := w.AwaitStatus("coder", "running")
-	screen := attach(t, filepath.Join(w.SeatRoot, row.SeatID))
+	screen := attach(t, w, row)
 	ask := func(text string) {
 		t.Helper()
 		// The host holds the text back until the program takes it; only a boot may take longer than that.

@@ -151,7 +151,15 @@ func (w *World) AwaitStatus(name, status string) wire.AgentRow {
 // Spawn starts a program in a seat through the command connector and returns its row once it runs.
 func (w *World) Spawn(name string, argv ...string) wire.AgentRow {
 	w.t.Helper()
-	w.CLI(append([]string{"spawn", "--agent", "command", "--name", name, "--detach", "--"}, argv...)...).OK()
+	var r Result
+	_, _ = stretched(DefaultWait, func() (bool, string) {
+		r = w.CLI(append([]string{"spawn", "--agent", "command", "--name", name, "--detach", "--"}, argv...)...)
+		// Beside fifty others that compute, a plugin was not ready in its ten seconds. The host starts it again, and
+		// has started nothing else.
+		late := r.Code != 0 && strings.Contains(r.Stderr, "was not ready within")
+		return !late, r.String()
+	})
+	r.OK()
 	return w.AwaitStatus(name, "running")
 }
 

@@ -4,10 +4,15 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cotal-ai/cotal-host/test/busy"
 )
 
 func becomeSubreaper() {
@@ -83,6 +88,31 @@ func readProc(pid int) (Proc, bool) {
 		p.Args = p.Args[:200] + "..."
 	}
 	return p, true
+}
+
+// awaitStopped waits until no thread of a process runs any more. The signal is sent at once and takes a while to
+// reach them: on a busy machine a host that had been sent it answered one more question.
+func awaitStopped(pid int) error {
+	for begin := time.Now(); ; <-time.After(time.Millisecond) {
+		tasks, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
+		if err != nil {
+			return fmt.Errorf("list threads: %w", err)
+		}
+		running := slices.ContainsFunc(tasks, func(path string) bool {
+			stat, err := os.ReadFile(path)
+			if err != nil {
+				return false // it is gone
+			}
+			state := bytes.TrimSpace(stat[bytes.LastIndexByte(stat, ')')+1:])
+			return len(state) > 0 && !bytes.ContainsAny(state[:1], "TtZX")
+		})
+		if !running {
+			return nil
+		}
+		if busy.Over(begin, 10*time.Second) {
+			return fmt.Errorf("process %d is not stopped", pid)
+		}
+	}
 }
 
 // RSS returns the resident memory of a process in KiB: all of it, and its anonymous part.

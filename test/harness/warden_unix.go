@@ -149,7 +149,10 @@ func (s *server) signal(pid int, sig syscall.Signal) error {
 	}
 	for _, p := range procs {
 		if p.PID == pid {
-			return syscall.Kill(pid, sig)
+			if err := syscall.Kill(pid, sig); err != nil || sig != syscall.SIGSTOP {
+				return err
+			}
+			return awaitStopped(pid)
 		}
 	}
 	return fmt.Errorf("process %d was not started by this test, or is gone", pid)
