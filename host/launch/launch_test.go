@@ -318,6 +318,13 @@ func TestBinariesAreFoundOnceAndMissingOnesNamed(t *testing.T) {
 	if len(missing) != 1 || !strings.Contains(missing[0], "not executable") {
 		t.Errorf("an override that cannot be executed: %q", missing)
 	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, _ = ResolveBinaries([]string{filepath.Base(self)}, path, nil); found[filepath.Base(self)] == "" {
+		t.Errorf("a program beside this one, which is not in PATH: %v", found)
+	}
 }
 
 // proves: SPAWN-17, SPAWN-18

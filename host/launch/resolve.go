@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,7 +35,8 @@ func BinaryOverrides(requires, environ []string) map[string]string {
 
 // ResolveBinaries finds each required program: the override, an absolute path, when there is one,
 // else the first executable file of that name in path (the PATH syntax; entries that are not
-// absolute are skipped, since they would depend on where the host was started). Results are absolute
+// absolute are skipped, since they would depend on where the host was started), else the one beside this
+// program, where the host's own are: a connector may require cotal-bridge. Results are absolute
 // and not resolved through links, because some programs look at the name they are called by.
 //
 // missing has one text per program that was not found, starting with its name; an override that
@@ -50,7 +52,7 @@ func ResolveBinaries(requires []string, path string, overrides map[string]string
 			found[name] = filepath.Clean(o)
 			continue
 		}
-		if p := lookPath(name, path); p != "" {
+		if p := cmp.Or(lookPath(name, path), lookPath(name, besideSelf())); p != "" {
 			found[name] = p
 			continue
 		}
@@ -58,6 +60,18 @@ func ResolveBinaries(requires []string, path string, overrides map[string]string
 	}
 	return found, missing
 }
+
+// besideSelf is the directory of this program, which may have been started by a link.
+var besideSelf = sync.OnceValue(func() string {
+	self, err := os.Executable()
+	if err == nil {
+		self, err = filepath.EvalSymlinks(self)
+	}
+	if err != nil {
+		return ""
+	}
+	return filepath.Dir(self)
+})
 
 func lookPath(name, path string) string {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
