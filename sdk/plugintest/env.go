@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
 // Env is what a rule works with: the plugin, directories of the run, and what a host would mint.
@@ -207,6 +208,9 @@ func (e *Env) request() (sdk.LaunchRequest, error) {
 	req.Dir = filepath.Join(e.dir.launches, req.SeatID)
 	if err := os.Mkdir(req.Dir, 0o700); err != nil {
 		return req, fmt.Errorf("make launch directory: %w", err)
+	}
+	if e.facts().ReadyBy == sdk.ReadyByPresence { // what it needs to be on the mesh; a connector hands the name on
+		req.BaseEnv = append(req.BaseEnv, wire.LaunchMaterialEnv+"="+filepath.Join(req.Dir, "material.json"))
 	}
 	mints := e.facts().Mints
 	for range min(max(0, mints.Ports), maxMints) {

@@ -2,7 +2,8 @@
 //
 // A case is a directory testdata/build_launch/<case> with req.json (an sdk.LaunchRequest), want.json,
 // and optionally a tree to lay out beforehand; testdata/tree is laid out for every case. ${ROOT} stands
-// for the temporary directory that holds it all. `go test -update` rewrites want.json.
+// for the temporary directory that holds it all, and ${ROOT-} for it in one name, with dashes.
+// `go test -update` rewrites want.json.
 package golden
 
 import (
@@ -35,7 +36,8 @@ type Want struct {
 	Code  string          `json:"code,omitempty"`  // text of the sentinel
 }
 
-// File is one file written by BuildLaunch. JSON content stands as JSON, anything else as text.
+// File is one file written by BuildLaunch. JSON content stands as JSON, anything else as text. Of a symbolic link,
+// whose mode is "link", the text is where it leads.
 type File struct {
 	Mode string          `json:"mode"`
 	Text string          `json:"text,omitempty"`
@@ -107,6 +109,7 @@ func runCase(t *testing.T, make func(t *testing.T, root string) sdk.Connector, d
 		t.Fatal(err)
 	}
 	data := bytes.ReplaceAll(buf.Bytes(), []byte(root), []byte("${ROOT}"))
+	data = bytes.ReplaceAll(data, []byte(dashed(root)), []byte("${ROOT-}"))
 	file := filepath.Join(dir, "want.json")
 	if *update {
 		if err := os.WriteFile(file, data, 0o644); err != nil {
@@ -121,6 +124,16 @@ func runCase(t *testing.T, make func(t *testing.T, root string) sdk.Connector, d
 	if diff := cmp.Diff(string(want), string(data)); diff != "" {
 		t.Errorf("%s differs (-want +got):\n%s", file, diff)
 	}
+}
+
+// dashed is a path as programs make one name of it.
+func dashed(path string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, path)
 }
 
 func build(t *testing.T, c sdk.Connector, req sdk.LaunchRequest) Want {
@@ -184,6 +197,11 @@ func written(t *testing.T, dir string) map[string]File {
 		if d.IsDir() {
 			files[name+"/"] = f
 			return nil
+		}
+		if d.Type() == fs.ModeSymlink {
+			to, err := os.Readlink(path)
+			files[name] = File{Mode: "link", Text: to}
+			return err
 		}
 		data, err := os.ReadFile(path)
 		if err != nil {
