@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,8 +34,40 @@ var OpenCode = Agent{
 	Binary: "node_modules/opencode-ai/bin/opencode.exe", // so named on every system
 }
 
+// Claude is the version that the claude connector is tested with. Its package asks for a newer Node than the program
+// needs, which is none: it is one executable.
+var Claude = Agent{
+	Name: "claude", Package: "@anthropic-ai/claude-code", Version: "2.1.332",
+	Binary: "node_modules/@anthropic-ai/claude-code/bin/claude.exe", // so named on every system
+}
+
+// Codex is the version that the codex connector is tested with. Binary is the vendor's executable: the command of the
+// package is a Node process in front of it that signals do not pass.
+var Codex = Agent{
+	Name: "codex", Package: "@openai/codex", Version: "0.171.0",
+	Binary: filepath.Join("node_modules/@openai/codex-"+codexPlatform(), "vendor", codexTriple(), "bin", "codex"),
+}
+
 // All lists every agent the tests need.
-var All = []Agent{OpenCode}
+var All = []Agent{OpenCode, Claude, Codex}
+
+// codexPlatform is how npm packages name this system.
+func codexPlatform() string {
+	arch := map[string]string{"amd64": "x64"}[runtime.GOARCH]
+	if arch == "" {
+		arch = runtime.GOARCH
+	}
+	return runtime.GOOS + "-" + arch
+}
+
+// codexTriple is how compilers name this system.
+func codexTriple() string {
+	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
+	if runtime.GOOS == "darwin" {
+		return arch + "-apple-darwin"
+	}
+	return arch + "-unknown-linux-musl"
+}
 
 const (
 	// installTimeout bounds one npm install: 11 s for 354 MB here, and minutes on a slow line.
@@ -136,12 +170,14 @@ func checkVersion(ctx context.Context, path, want string) error {
 	}
 	defer os.RemoveAll(tmp)
 	cmd := command(ctx, tmp, path, "--version")
-	cmd.Env = append(os.Environ(), "HOME="+tmp, "BUN_TMPDIR="+tmp, "OPENCODE_DISABLE_AUTOUPDATE=1")
+	cmd.Env = append(os.Environ(), "HOME="+tmp, "BUN_TMPDIR="+tmp, "OPENCODE_DISABLE_AUTOUPDATE=1",
+		"CLAUDE_CONFIG_DIR="+tmp, "DISABLE_AUTOUPDATER=1", "CODEX_HOME="+tmp)
 	got, err := cmd.Output()
 	if err != nil {
 		return fmt.Errorf("run %s --version: %w", path, err)
 	}
-	if v := strings.TrimSpace(string(got)); v != want {
+	// "1.2.3", "1.2.3 (Program)", "program-cli 1.2.3"
+	if v := strings.TrimSpace(string(got)); !slices.Contains(strings.Fields(v), want) {
 		return fmt.Errorf("%s says it is version %q, not %q", path, v, want)
 	}
 	return nil

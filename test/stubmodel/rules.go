@@ -15,6 +15,7 @@ type Turn struct {
 	Stream     bool     `json:"stream,omitempty"`
 	System     string   `json:"system,omitempty"`     // system texts, joined by blank lines
 	Users      []string `json:"users,omitempty"`      // user texts in order, wrappers stripped
+	Reminders  []string `json:"reminders,omitempty"`  // what agents add to the user's texts in wrappers, in order
 	ToolResult *string  `json:"toolResult,omitempty"` // set when the last message is a tool's result
 	Tools      []string `json:"tools,omitempty"`      // names offered
 	Effort     string   `json:"effort,omitempty"`     // reasoning effort, as sent
@@ -58,6 +59,16 @@ var (
 
 // strip removes the blocks that agents wrap around or append to a user's text.
 func strip(s string) string { return strings.TrimSpace(wrappers.ReplaceAllString(s, "")) }
+
+// wrapped returns what strip takes away, without the wrappers.
+func wrapped(s string) []string {
+	var all []string
+	for _, m := range wrappers.FindAllString(s, -1) {
+		m = m[strings.Index(m, ">")+1 : strings.LastIndex(m, "</")]
+		all = append(all, strings.TrimSpace(m))
+	}
+	return all
+}
 
 // decide applies the rules of the package comment.
 func decide(t Turn) answer {
