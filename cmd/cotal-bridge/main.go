@@ -15,6 +15,8 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -31,6 +33,9 @@ var version, commit = "dev", "unknown"
 
 // parentEvery is how often it is looked whether the agent program is still the parent.
 const parentEvery = time.Second
+
+// parentMark stands for the process id of the agent program in --status-file.
+const parentMark = "{parent}"
 
 // maxHookInput bounds what of a hook's input is read as an event; the rest is read and thrown away.
 const maxHookInput = 4 << 20
@@ -56,11 +61,11 @@ func command(code *int) *cobra.Command {
 	root.PersistentFlags().StringVar(&material, "material", "", "file of the launch material (default: what "+wire.LaunchMaterialEnv+" names)")
 	launch := func() (bridge.Launch, error) { return bridge.ReadLaunch(material, nil) }
 
-	wake := ""
+	wake, file, silence := "", "", time.Duration(0)
 	server := &cobra.Command{
 		Use: "mcp", Short: "Be the MCP server of an agent program", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			opts := bridge.Options{Log: logger()}
+			opts := bridge.Options{Log: logger(), Silence: silence, StatusFile: strings.ReplaceAll(file, parentMark, strconv.Itoa(os.Getppid()))}
 			switch wake {
 			case "none":
 			case "host":
@@ -76,6 +81,8 @@ func command(code *int) *cobra.Command {
 		},
 	}
 	server.Flags().StringVar(&wake, "wake", "none", "how an idle program is told of direct messages: none (it asks, or a hook or next brings them), or host (a line is typed into its terminal, never while a person types there)")
+	server.Flags().StringVar(&file, "status-file", "", "a file in which the program says its state (idle, busy, waiting), for what its hooks do not tell; "+parentMark+" stands for its process id")
+	server.Flags().DurationVar(&silence, "silence", bridge.DefaultSilence, "how long a turn may tell nothing before it counts as over; 0: for ever")
 	root.AddCommand(server)
 
 	wait := time.Duration(0)
@@ -90,15 +97,14 @@ func command(code *int) *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 			defer stop()
-			n, ok, err := bridge.Next(ctx, l, wait)
-			if err != nil || !ok {
-				return err
-			}
-			return json.NewEncoder(os.Stdout).Encode(n)
+			_, err = bridge.Next(ctx, l, wait, bridge.WakerFunc(func(_ context.Context, n bridge.Notice) (bool, error) {
+				return true, json.NewEncoder(os.Stdout).Encode(n)
+			}))
+			return err
 		},
 	}
 	next.Flags().DurationVar(&wait, "wait", 30*time.Second, "how long to wait, at most a minute")
-	root.AddCommand(next)
+	root.AddCommand(next, rewakeCmd(launch, &material, code))
 
 	var deliver bool
 	hook := &cobra.Command{

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -315,4 +316,25 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 			t.Errorf("%s: %v, %s", c.name, err, errw.String())
 		}
 	}
+}
+
+// A program that writes its state into a file of its process is believed where its hooks are silent.
+func TestTheStatusFileOfTheProgramIsRead(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	dir := t.TempDir()
+	client := mcp.NewClient(&mcp.Implementation{Name: "program", Version: "1"}, nil)
+	cmd := p.bridge("mcp", "--status-file", filepath.Join(dir, "{parent}.json"))
+	s, err := client.Connect(t.Context(), &mcp.CommandTransport{Command: cmd}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	p.sees("it joins", is(wire.StatusIdle))
+	if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(os.Getpid())+".json"), []byte(`{"status":"busy"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.sees("it works", func(r wire.Presence) bool {
+		return r.Status == wire.StatusWorking && r.Card.MetaString(wire.MetaStateBy) == "file"
+	})
 }

@@ -6,4 +6,4 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk"
 )
 
-func main() { sdk.ServeConnector(command.Info(), command.Connector{}) }
+func main() { sdk.ServeConnector(command.Info(), &command.Connector{}) }

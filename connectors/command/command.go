@@ -24,18 +24,27 @@ func Info() sdk.Info {
 	}}
 }
 
-// Connector implements sdk.Connector.
-type Connector struct{ sdk.ConnectorDefaults }
+// Connector implements sdk.Connector and sdk.Configurer.
+type Connector struct {
+	sdk.ConnectorDefaults
+	bundleDir    string
+	bridgeSHA256 string // hex; empty: not checked
+}
 
 // options are the launch options; they come from the persona, --opt, and what follows -- on the command line.
 type options struct {
 	Argv  []string          `json:"argv"`  // the program and its arguments
 	Env   map[string]string `json:"env"`   // added to the environment
 	Probe string            `json:"probe"` // "127.0.0.1:8080": accepts connections once the program is ready
+	// Mesh puts the program on the mesh for as long as it runs: presence, or stdin or file, where messages go, a
+	// line each. Without it the program is not there.
+	Mesh       string `json:"mesh"`
+	MeshFile   string `json:"meshFile"`   // with mesh file; a relative path is one of the working directory
+	MeshFormat string `json:"meshFormat"` // of a line: json (the default), or text: "name: text"
 }
 
-// BuildLaunch runs launchOptions.argv as it stands.
-func (Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.LaunchSpec, error) {
+// BuildLaunch runs launchOptions.argv as it stands, or beneath the bridge.
+func (c Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.LaunchSpec, error) {
 	var opt options
 	if err := sdk.DecodeOptions(req.LaunchOptions, &opt); err != nil {
 		return sdk.LaunchSpec{}, err
@@ -65,7 +74,15 @@ func (Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.Laun
 	}
 	path, err := resolve(opt.Argv[0], req.Cwd, sdk.Getenv(env, "PATH"))
 	spec.Path = path
-	return spec, err
+	switch {
+	case err != nil:
+		return sdk.LaunchSpec{}, err
+	case opt.Mesh != "":
+		return c.onMesh(spec, opt)
+	case opt.MeshFile != "" || opt.MeshFormat != "":
+		return sdk.LaunchSpec{}, sdk.Errorf(sdk.ErrInvalid, "launchOptions.meshFile and meshFormat mean nothing without launchOptions.mesh")
+	}
+	return spec, nil
 }
 
 // resolve finds a program as a shell in cwd would: with a slash as a path, without one in PATH.

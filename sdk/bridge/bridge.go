@@ -21,7 +21,10 @@ const (
 	retryMin     = 100 * time.Millisecond // between attempts to join
 	retryMax     = 5 * time.Second
 	wakeTimeout  = 10 * time.Second
-	wakeAgain    = 3 * time.Second // after ErrNotNow
+	wakeAgain    = 3 * time.Second  // after ErrNotNow
+	wakeSettle   = 3 * time.Second  // until a program that was woken says that it works
+	nudgeCheck   = 10 * time.Second // until one that has hooks must have said so, or is told once more
+	maxNudges    = 3
 	holdEvery    = wire.AckWait / 3
 	listenAgain  = 500 * time.Millisecond
 	replayOnJoin = 20 // earlier messages that a channel begins with
@@ -39,9 +42,16 @@ type Options struct {
 	// WakeByHost tells an idle agent of messages through the input of its host, for programs that have nothing
 	// better. Waker is not looked at then.
 	WakeByHost bool
-	// Status the agent begins with: idle (the default) or working.
+	// Status the agent begins with: idle (the default) or working. By is how that is known; "": it is only supposed.
 	Status   string
+	By       string
 	Activity string
+	// StatusFile is a file in which the program says its state (readStatusFile): a second source, for what its hooks
+	// do not tell. Empty: there is none.
+	StatusFile string
+	// Silence is how long a turn may tell nothing before it counts as over; 0: for ever. DefaultSilence suits programs
+	// whose hooks do not tell of an interrupted turn.
+	Silence time.Duration
 	// NoControl leaves the control socket out: the program has no hooks.
 	NoControl bool
 	// Eager: messages are taken at any time, whatever the state.
@@ -80,7 +90,9 @@ type Bridge struct {
 	order     []string // of the channels, as they were joined
 	model     string   // as the program said
 	session   string
-	active    time.Time // last sign of work
+	active    time.Time // when a hook last told anything
+	amended   time.Time // when the state was last set by something else
+	woken     time.Time // when a turn was last begun here, and nothing was told since
 }
 
 // Start begins to be an agent. It returns at once: the mesh is joined beside it and looked for until it is there,
@@ -93,13 +105,16 @@ func Start(l Launch, opts Options) *Bridge {
 		l: l, opts: opts, log: opts.Log, change: make(chan struct{}, 1), bell: make(chan struct{}, 1), joined: make(chan struct{}),
 		trouble: errors.New("it is being looked for"), attention: wire.AttentionOpen, modes: map[string]string{}, channels: map[string]*mesh.Channel{},
 	}
-	b.state = State{Status: first(opts.Status, wire.StatusIdle), Activity: opts.Activity, Turn: opts.Status == wire.StatusWorking}
+	b.state = State{Status: first(opts.Status, wire.StatusIdle), By: opts.By, Activity: opts.Activity, Turn: opts.Status == wire.StatusWorking}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	if opts.WakeByHost {
 		b.opts.Waker = hostWaker{b}
 	}
 	if !opts.NoControl {
 		b.wg.Go(b.listen)
+	}
+	if opts.StatusFile != "" || opts.Silence > 0 {
+		b.wg.Go(b.look)
 	}
 	b.wg.Go(b.run)
 	return b
@@ -304,6 +319,7 @@ func (b *Bridge) appear(ctx context.Context) error {
 func (b *Bridge) told(card *wire.AgentCard) {
 	b.mu.Lock()
 	model, session := b.model, b.session
+	_, by := shownStatus(b.state, b.heard, b.claim)
 	b.mu.Unlock()
 	if card.Meta = maps.Clone(card.Meta); card.Meta == nil {
 		card.Meta = map[string]json.RawMessage{}
@@ -317,11 +333,14 @@ func (b *Bridge) told(card *wire.AgentCard) {
 		set("model", model)
 	}
 	set("sessionId", session)
+	delete(card.Meta, wire.MetaStateBy) // what was known may be supposed again
+	set(wire.MetaStateBy, by)
 }
 
 // fill says in a record what the agent does; b.mu is held.
 func (b *Bridge) fill(r *wire.Presence) {
-	r.Status, r.Activity = shownStatus(b.state, b.heard, b.claim), first(b.note, b.state.Activity)
+	r.Activity = first(b.note, b.state.Activity)
+	r.Status, _ = shownStatus(b.state, b.heard, b.claim)
 	switch c := b.state.Condition; {
 	case c == nil:
 		r.Condition = nil
@@ -339,16 +358,16 @@ func (b *Bridge) fill(r *wire.Presence) {
 	}
 }
 
-// shownStatus is what an agent is shown as: what its program's hooks tell; else what it says itself. Between turns
-// an agent may say that it waits for somebody, which its program cannot know.
-func shownStatus(s State, heard bool, claim string) string {
+// shownStatus is what an agent is shown as, and how that is known: what its program's hooks tell; else what it says
+// itself. Between turns an agent may say that it waits for somebody, which its program cannot know.
+func shownStatus(s State, heard bool, claim string) (status, by string) {
 	switch {
 	case !heard && claim != "":
-		return claim
+		return claim, ByAgent
 	case s.Status == wire.StatusIdle && s.Condition == nil && claim == wire.StatusWaiting:
-		return claim
+		return claim, ByAgent
 	}
-	return s.Status
+	return s.Status, s.By
 }
 
 // publish makes the record on the mesh what it has to be.
@@ -429,8 +448,12 @@ func ring(c chan struct{}) {
 func (b *Bridge) onFrame(f frame) (a answer, items []item) {
 	b.mu.Lock()
 	before := b.state
-	b.state = Judge(b.state, f.Event)
-	b.heard, b.active = true, time.Now()
+	told := false
+	b.state, told = judged(b.state, f.Event)
+	b.heard, b.active = b.heard || told, time.Now()
+	if told {
+		b.woken = time.Time{}
+	}
 	b.model, b.session = first(f.Event.Model, b.model), first(f.Event.Session, b.session)
 	switch word(f.Event.Name) {
 	case "sessionstart":
@@ -480,7 +503,7 @@ func (b *Bridge) handOver(event string) (json.RawMessage, []item) {
 	}
 	if end { // the turn goes on
 		b.mu.Lock()
-		b.state = State{Status: wire.StatusWorking, Turn: true}
+		b.state = State{Status: wire.StatusWorking, By: ByHook, Turn: true}
 		b.mu.Unlock()
 	}
 	return out, items

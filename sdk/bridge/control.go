@@ -37,8 +37,10 @@ type frame struct {
 
 // Operations of the control socket.
 const (
-	opEvent = ""     // a hook tells something
-	opNext  = "next" // somebody in the program takes messages over
+	opEvent = ""      // a hook tells something
+	opNext  = "next"  // somebody in the program takes messages over; once a turn began with them the frame opTaken follows
+	opTaken = "taken" // the agent has the messages: they are read
+	opSeen  = "seen"  // the agent knows that there are some
 )
 
 type answer struct {
@@ -99,12 +101,8 @@ func (c *control) talk(conn *net.UnixConn) {
 		return
 	}
 	_ = conn.SetDeadline(time.Now().Add(frameTimeout))
-	line, err := readLine(conn, maxFrame)
+	f, err := readFrame(conn)
 	if err != nil {
-		return
-	}
-	var f frame
-	if json.Unmarshal(line, &f) != nil {
 		return
 	}
 	if sum := sha256.Sum256([]byte(f.Token)); !c.open && subtle.ConstantTimeCompare(sum[:], c.token[:]) != 1 {
@@ -115,16 +113,49 @@ func (c *control) talk(conn *net.UnixConn) {
 		a, items := c.b.onFrame(f)
 		c.b.bring(items, send(conn, a))
 	case opNext:
-		wait := min(max(time.Duration(f.WaitMs)*time.Millisecond, 0), MaxNext)
-		_ = conn.SetDeadline(time.Now().Add(wait + frameTimeout))
-		items := c.b.next(wait)
-		a := answer{OK: true}
-		if len(items) > 0 {
-			n := noticeOf(items)
-			a.Notice = &n
-		}
-		c.b.bring(items, send(conn, a))
+		c.next(conn, min(max(time.Duration(f.WaitMs)*time.Millisecond, 0), MaxNext))
 	}
+}
+
+// next hands messages to somebody in the program. They are out until that one says what became of them, or is gone:
+// then they come again, to whoever asks next.
+func (c *control) next(conn *net.UnixConn, wait time.Duration) {
+	_ = conn.SetDeadline(time.Now().Add(wait + takeTimeout))
+	over := context.AfterFunc(c.b.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer over()
+	items := c.b.next(wait)
+	if len(items) == 0 {
+		_ = send(conn, answer{OK: true}) // whoever asked asks again
+		return
+	}
+	n := noticeOf(items)
+	if err := send(conn, answer{OK: true, Notice: &n}); err != nil { // it is gone: for whoever else waits
+		c.b.box.back(items)
+		c.b.wake()
+		return
+	}
+	_ = conn.SetDeadline(time.Now().Add(takeTimeout))
+	f, err := readFrame(conn)
+	switch {
+	case err == nil && f.Op == opTaken:
+		c.b.begun()
+		c.b.done(items)
+	case err == nil && f.Op == opSeen:
+		c.b.begun()
+		c.b.box.back(nudged(items))
+	default:
+		c.b.box.back(items)
+		time.AfterFunc(wakeAgain, c.b.wake)
+	}
+}
+
+func readFrame(conn *net.UnixConn) (frame, error) {
+	var f frame
+	line, err := readLine(conn, maxFrame)
+	if err == nil {
+		err = json.Unmarshal(line, &f)
+	}
+	return f, err
 }
 
 func send(conn *net.UnixConn, a answer) error {
@@ -142,97 +173,4 @@ func readLine(r io.Reader, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("read frame: %w", err)
 	}
 	return line, nil
-}
-
-// Relay tells the bridge of a seat of an event, and returns what the hook is to print, which may be nothing. deliver
-// says that the program reads what its hooks print: then waiting messages may come with it.
-//
-// It takes RelayBudget at most, and less when ctx ends. When a session starts its bridge may be about to: only then
-// it is waited for. Any error means that the hook prints nothing and succeeds; the program must not notice.
-func Relay(ctx context.Context, l Launch, e Event, deliver bool) (output []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, RelayBudget)
-	defer cancel()
-	a, err := askControl(ctx, l, frame{Event: e, Deliver: deliver}, word(e.Name) == "sessionstart")
-	if err != nil {
-		return nil, fmt.Errorf("relay %s: %w", e.Name, err)
-	}
-	return a.Output, nil
-}
-
-// MaxNext bounds the wait of Next.
-const MaxNext = time.Minute
-
-// Next waits until there are messages that an idle agent is to be told of, at most MaxNext, and takes them over: they
-// count as read. It is for what runs inside of an agent program, or beside it, and can begin a turn there. ok is false
-// when there were none in the time; ask again.
-//
-// Errors: ctx's; the bridge is away, or not this seat's.
-func Next(ctx context.Context, l Launch, wait time.Duration) (n Notice, ok bool, err error) {
-	a, err := askControl(ctx, l, frame{Op: opNext, WaitMs: wait.Milliseconds()}, false)
-	if err != nil {
-		return Notice{}, false, fmt.Errorf("wait for messages: %w", err)
-	}
-	if a.Notice == nil {
-		return Notice{}, false, nil
-	}
-	return *a.Notice, true, nil
-}
-
-// askControl exchanges one frame.
-func askControl(ctx context.Context, l Launch, f frame, patient bool) (answer, error) {
-	var a answer
-	conn, err := dialControl(ctx, l.Socket, patient)
-	if err != nil {
-		return a, err
-	}
-	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	f.Token = l.ControlToken
-	body, err := json.Marshal(f)
-	if err != nil {
-		return a, fmt.Errorf("encode frame: %w", err)
-	}
-	if _, err := conn.Write(append(body, '\n')); err != nil {
-		return a, fmt.Errorf("send frame: %w", err)
-	}
-	line, err := readLine(conn, maxAnswer)
-	if err != nil {
-		return a, err
-	}
-	if err := json.Unmarshal(line, &a); err != nil {
-		return a, fmt.Errorf("decode answer: %w", err)
-	}
-	return a, nil
-}
-
-// dialControl connects to the control socket; patient: also to one that is about to be there.
-func dialControl(ctx context.Context, path string, patient bool) (*net.UnixConn, error) {
-	var d net.Dialer
-	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
-		conn, err := d.DialContext(ctx, "unix", path)
-		if err == nil {
-			c, ok := conn.(*net.UnixConn)
-			if !ok {
-				conn.Close()
-				return nil, fmt.Errorf("dial %s: not a unix socket", path)
-			}
-			// Who listens may be somebody else when the socket was put into a directory that others share.
-			if uid, err := peerUID(c); err != nil || uid != os.Geteuid() {
-				c.Close()
-				return nil, fmt.Errorf("dial %s: it belongs to another user", path)
-			}
-			return c, nil
-		}
-		if !patient {
-			return nil, err
-		}
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return nil, err
-		}
-	}
 }

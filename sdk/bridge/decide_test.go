@@ -57,23 +57,42 @@ func TestWhenAnAgentMayBeWoken(t *testing.T) {
 }
 
 func TestWhatAnAgentIsShownAs(t *testing.T) {
-	idle, work := State{Status: "idle"}, State{Status: "working", Turn: true}
+	idle, work := State{Status: "idle", By: ByHook}, State{Status: "working", By: ByFile, Turn: true}
 	for _, c := range []struct {
-		name  string
-		s     State
-		heard bool
-		claim string
-		want  string
+		name     string
+		s        State
+		heard    bool
+		claim    string
+		want, by string
 	}{
-		{"nothing was told", idle, false, "", "idle"},
-		{"a program without hooks is what its agent says", idle, false, "working", "working"},
-		{"hooks know better that it works", work, true, "idle", "working"},
-		{"hooks know better that it does not", idle, true, "working", "idle"},
-		{"between turns an agent may wait for somebody", idle, true, "waiting", "waiting"},
-		{"a failure is not covered up", State{Status: "idle", Condition: &wire.PresenceCondition{Code: "auth"}}, true, "waiting", "idle"},
+		{"nothing was told", State{Status: "idle"}, false, "", "idle", ""},
+		{"a program without hooks is what its agent says", State{Status: "idle"}, false, "working", "working", ByAgent},
+		{"hooks know better that it works", work, true, "idle", "working", ByFile},
+		{"hooks know better that it does not", idle, true, "working", "idle", ByHook},
+		{"between turns an agent may wait for somebody", idle, true, "waiting", "waiting", ByAgent},
+		{"a failure is not covered up", State{Status: "idle", By: ByHook, Condition: &wire.PresenceCondition{Code: "auth"}}, true, "waiting", "idle", ByHook},
 	} {
-		if got := shownStatus(c.s, c.heard, c.claim); got != c.want {
-			t.Errorf("%s: %s, not %s", c.name, got, c.want)
+		if got, by := shownStatus(c.s, c.heard, c.claim); got != c.want || by != c.by {
+			t.Errorf("%s: %s by %s, not %s by %s", c.name, got, by, c.want, c.by)
+		}
+	}
+}
+
+func TestWhichMessagesAnIdleAgentIsToldOf(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		it         item
+		unanswered bool
+		want       bool
+	}{
+		{"one that may wake it", item{urgent: true}, false, true},
+		{"one that waits to be asked for", item{}, true, false},
+		{"one that it was told of", item{urgent: true, nudges: 1}, false, false},
+		{"one that it was told of, and took no turn", item{urgent: true, nudges: 1}, true, true},
+		{"one that it was told of so often that it does not help", item{urgent: true, nudges: maxNudges}, true, false},
+	} {
+		if got := mayBring(c.it, c.unanswered); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
 		}
 	}
 }
@@ -249,5 +268,26 @@ func TestALaunchNamesItsFault(t *testing.T) {
 	long := filepath.Join(dir, strings.Repeat("d", 90), "material.json")
 	if p, err := socketPath(long); err != nil || len(p) > maxSocketPath {
 		t.Errorf("the socket of a long path is %s, %v", p, err)
+	}
+}
+
+func TestWhatAnAnswerToANudgeMeans(t *testing.T) {
+	later, failed := func(err error) bool { return errors.Is(err, ErrNotNow) }, func(err error) bool { return err != nil && !errors.Is(err, ErrNotNow) }
+	for _, c := range []struct {
+		name string
+		err  error
+		is   func(error) bool
+	}{
+		{"it was typed", nil, func(err error) bool { return err == nil }},
+		{"it may have been typed", fmt.Errorf("call: %w", mesh.ErrNoReply), func(err error) bool { return err == nil }},
+		{"a person types", &wire.Error{Code: wire.CodeUnavailable, Outcome: wire.OutcomeNotExecuted}, later},
+		{"the host is away", fmt.Errorf("call: %w", mesh.ErrNoResponder), later},
+		{"the mesh is away", ErrNotConnected, later},
+		{"the runtime cannot type", &wire.Error{Code: wire.CodeUnimplemented, Outcome: wire.OutcomeNotExecuted}, failed},
+		{"the seat is not the host's", &wire.Error{Code: wire.CodeExpired, Outcome: wire.OutcomeNotExecuted}, failed},
+	} {
+		if got := nudgeError(c.err); !c.is(got) {
+			t.Errorf("%s: %v", c.name, got)
+		}
 	}
 }

@@ -25,6 +25,8 @@ type Event struct {
 	Message string `json:"message,omitempty"`
 	Session string `json:"session,omitempty"` // the program's session id
 	Model   string `json:"model,omitempty"`
+	// Interrupt: of a tool that failed because somebody stopped the turn by hand.
+	Interrupt bool `json:"interrupt,omitempty"`
 	// Of EventStatus.
 	Status    string `json:"status,omitempty"` // idle, working, waiting
 	Activity  string `json:"activity,omitempty"`
@@ -34,9 +36,20 @@ type Event struct {
 // EventStatus is the name of an event that says the state in the words of the mesh.
 const EventStatus = "status"
 
+// How a state is known: the values of wire.MetaStateBy.
+const (
+	ByHook    = "hook"    // a hook of the program told it
+	ByProgram = "program" // the program's server, or a plugin in it, said so
+	ByFile    = "file"    // the program's own status file says so
+	ByProcess = "process" // the program runs
+	ByAgent   = "agent"   // the agent says so itself
+	BySilence = "silence" // a turn was open, and nothing was told for so long that it counts as over
+)
+
 // State is what the hooks of a program have told so far.
 type State struct {
 	Status    string // idle, working, waiting
+	By        string // how that is known; "": nothing was told
 	Activity  string
 	Condition *wire.PresenceCondition // Since is not set
 	Turn      bool                    // a turn is open
@@ -47,73 +60,119 @@ type State struct {
 // Judge says what follows from an event. An event it does not know, and one that says nothing of the state, leaves
 // everything as it is: nothing is inferred.
 func Judge(s State, e Event) State {
-	working := func(activity string) State {
-		return State{Status: wire.StatusWorking, Activity: activity, Turn: true, Tool: s.Tool}
+	next, _ := judged(s, e)
+	return next
+}
+
+// judged is Judge; told says that the event says something of the state.
+func judged(s State, e Event) (next State, told bool) {
+	next, told = judge(s, e)
+	switch {
+	case !told:
+	case word(e.Name) == word(EventStatus):
+		next.By = ByProgram
+	default:
+		next.By = ByHook
 	}
-	waiting := func(code, source string) State {
+	return next, told
+}
+
+func judge(s State, e Event) (next State, told bool) {
+	working := func(activity string) (State, bool) {
+		return State{Status: wire.StatusWorking, Activity: activity, Turn: true, Tool: s.Tool}, true
+	}
+	waiting := func(code, source string) (State, bool) {
 		return State{
 			Status: wire.StatusWaiting, Activity: s.Activity, Turn: s.Turn, Tool: s.Tool,
 			Condition: &wire.PresenceCondition{Code: code, Source: clip(source), Message: clip(first(e.Message, e.Tool))},
-		}
+		}, true
 	}
+	idle := State{Status: wire.StatusIdle}
 	switch word(e.Name) {
 	case "sessionstart":
 		if s.Turn && !s.Gone { // of a turn that compacts its context
-			return s
+			return s, false
 		}
-		return State{Status: wire.StatusIdle}
+		return idle, true
 	case "userpromptsubmit", "beforeagent":
 		return working("")
 	case "pretooluse", "beforetool":
-		next := working(clip(e.Tool))
+		next, told := working(clip(e.Tool))
 		next.Tool = e.Tool
-		return next
-	case "posttooluse", "aftertool", "posttoolusefailure":
-		next := working("")
+		return next, told
+	case "posttoolusefailure":
+		if e.Interrupt { // by hand: the turn ends with it, and no other hook says so
+			return idle, true
+		}
+		fallthrough
+	case "posttooluse", "aftertool":
+		next, told := working("")
 		next.Tool = ""
-		return next
-	case "precompact", "precompress":
-		return working("compacting its context")
+		return next, told
+	case "precompact", "precompress": // also between turns, when it is asked for by hand
+		next, told := working("compacting its context")
+		next.Turn = s.Turn
+		return next, told
+	case "postcompact":
+		if s.Turn {
+			return working("")
+		}
+		return idle, true
 	case "permissionrequest":
 		return waiting("approval", e.Name)
+	case "elicitation":
+		return waiting("input", e.Name)
+	case "elicitationresult":
+		return working("")
 	case "notification":
 		switch word(e.Kind) {
 		case "permissionprompt", "toolpermission":
+			if s.Status == wire.StatusWaiting && s.Condition != nil && s.Condition.Code == "approval" {
+				return s, true // it is known, and by what
+			}
 			return waiting("approval", e.Kind)
 		case "agentneedsinput", "elicitationdialog":
 			return waiting("input", e.Kind)
+		case "idleprompt": // an input field that nobody uses: a turn that was interrupted is over
+			if s.Status == wire.StatusIdle {
+				return s, true
+			}
+			return idle, true
 		}
-		return s
+		return s, false
 	case "stop", "afteragent", "agentturncomplete":
-		return State{Status: wire.StatusIdle}
+		return idle, true
 	case "stopfailure":
-		return State{Status: wire.StatusIdle, Condition: &wire.PresenceCondition{
-			Code: ConditionOf(e.Error), Source: clip(e.Error), Message: clip(e.Message),
-		}}
+		idle.Condition = &wire.PresenceCondition{Code: ConditionOf(e.Error), Source: clip(e.Error), Message: clip(e.Message)}
+		return idle, true
 	case "sessionend":
-		if word(e.Reason) == "clear" || word(e.Reason) == "resume" { // another session begins in the same process
-			return State{Status: wire.StatusIdle}
-		}
-		return State{Status: wire.StatusIdle, Gone: true}
+		idle.Gone = word(e.Reason) != "clear" && word(e.Reason) != "resume" // then another one begins in the same process
+		return idle, true
 	case word(EventStatus):
-		return told(s, e)
+		return said(s, e)
 	}
-	return s
+	return s, false
 }
 
-// told takes over a state that the program says in the words of the mesh. What is no such word is passed over.
-func told(s State, e Event) State {
+// said takes over a state that the program says in the words of the mesh. What is no such word is passed over.
+func said(s State, e Event) (State, bool) {
 	switch e.Status {
 	case wire.StatusIdle, wire.StatusWorking, wire.StatusWaiting:
-		s = State{Status: e.Status, Activity: clip(e.Activity), Turn: e.Status != wire.StatusIdle}
+		s = State{Status: e.Status, Activity: clip(e.Activity), Turn: e.Status != wire.StatusIdle, Tool: s.Tool}
+		if e.Status == wire.StatusIdle {
+			s.Tool = ""
+		}
 	case "":
+		if e.Condition == "" {
+			return s, false
+		}
 	default:
-		return s
+		return s, false
 	}
 	if e.Condition != "" && slices.Contains(wire.ConditionCodes(), e.Condition) {
 		s.Condition = &wire.PresenceCondition{Code: e.Condition, Source: clip(e.Source), Message: clip(e.Message)}
 	}
-	return s
+	return s, true
 }
 
 // ConditionOf maps an agent program's word for a failure to the code of a condition. A word that nobody knows is
@@ -185,6 +244,7 @@ func ParseEvent(name string, text []byte) Event {
 		Session: str("session_id", "thread-id", "session"), Model: str("model"), Status: str("status"),
 		Activity: str("activity"), Condition: str("condition"), Error: str("error_type", "error"),
 	}
+	_ = json.Unmarshal(in["is_interrupt"], &e.Interrupt)
 	var nested struct{ Type, Message string }
 	if e.Error == "" && json.Unmarshal(in["error"], &nested) == nil {
 		e.Error, e.Message = clip(nested.Type), first(e.Message, clip(nested.Message))

@@ -49,6 +49,16 @@ func TestAnEventOfAProgramIsShownAsWhatItMeans(t *testing.T) {
 		{"a turn that failed without a word failed", busy, "StopFailure", `{}`, "idle", "failed", "", false},
 		{"a session that ends is gone", fresh, "SessionEnd", `{"reason":"logout"}`, "idle", "", "", true},
 		{"a session that is cleared is not gone", busy, "SessionEnd", `{"reason":"clear"}`, "idle", "", "", false},
+		{"a tool that was stopped by hand ends the turn", inTool, "PostToolUseFailure", `{"tool_name":"Bash","error":"x","is_interrupt":true}`, "idle", "", "", false},
+		{"a tool that failed leaves work", inTool, "PostToolUseFailure", `{"tool_name":"Bash","error":"x"}`, "working", "", "", false},
+		{"an input field that nobody uses ends a turn that was stopped by hand", busy, "Notification", `{"notification_type":"idle_prompt"}`, "idle", "", "", false},
+		{"an input field that nobody uses ends a question that was put away", asked, "Notification", `{"notification_type":"idle_prompt"}`, "idle", "", "", false},
+		{"a failure stays until something else happens", State{Status: "idle", Condition: &wire.PresenceCondition{Code: "auth"}}, "Notification", `{"notification_type":"idle_prompt"}`, "idle", "auth", "", false},
+		{"compacting is work", fresh, "PreCompact", `{"trigger":"manual"}`, "working", "", "compacting its context", false},
+		{"compacting by hand ends idle", State{Status: "working"}, "SessionStart", `{"source":"compact"}`, "idle", "", "", false},
+		{"compacting by hand ends idle in a program that says so", State{Status: "working"}, "PostCompact", `{}`, "idle", "", "", false},
+		{"compacting within a turn ends in it", busy, "PostCompact", `{}`, "working", "", "", false},
+		{"a dialog of a tool server waits for input", busy, "Elicitation", `{"message":"which one?"}`, "waiting", "input", "", false},
 		{"an event that nobody knows changes nothing", busy, "SubagentStop", `{}`, "working", "", "", false},
 		{"a text that is no JSON still has its event", fresh, "UserPromptSubmit", `not json`, "working", "", "", false},
 		{"a program may say its state itself", fresh, "status", `{"status":"waiting","condition":"input","activity":"a question"}`, "waiting", "input", "a question", false},
@@ -58,6 +68,9 @@ func TestAnEventOfAProgramIsShownAsWhatItMeans(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := Judge(c.from, ParseEvent(c.hook, []byte(c.text)))
+			if got.Status != c.from.Status && got.By != ByHook && (c.hook != EventStatus || got.By != ByProgram) {
+				t.Errorf("it is known by %q", got.By)
+			}
 			code := ""
 			if got.Condition != nil {
 				code = got.Condition.Code

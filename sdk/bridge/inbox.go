@@ -28,7 +28,7 @@ type item struct {
 	urgent bool           // it may wake the agent
 	silent bool           // it is read when it is asked for and never brought
 	turn   bool           // it is brought with the next turn and not within one
-	nudged bool           // the agent was told that it is there
+	nudges int            // how often the agent was told that it is there
 }
 
 // inbox keeps messages until the agent has read them.

@@ -115,10 +115,29 @@ func (b *Bridge) readTasks() {
 	}
 }
 
+// idle reports whether a turn may begin now.
 func (b *Bridge) idle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.opts.Eager || mayWake(b.state)
+	return b.opts.Eager || mayWake(b.state) && (b.woken.IsZero() || time.Since(b.woken) >= wakeSettle)
+}
+
+// begun notes that a turn was begun with messages, of which the program has not told yet.
+func (b *Bridge) begun() {
+	b.mu.Lock()
+	b.woken = time.Now()
+	b.mu.Unlock()
+	for _, d := range []time.Duration{wakeSettle, nudgeCheck} { // it may tell nothing
+		time.AfterFunc(d, b.wake)
+	}
+}
+
+// unread takes out what an idle agent is to be told of now.
+func (b *Bridge) unread() []item {
+	b.mu.Lock()
+	unanswered := b.heard && !b.woken.IsZero() && time.Since(b.woken) >= nudgeCheck
+	b.mu.Unlock()
+	return b.box.take(func(it item) bool { return mayBring(it, unanswered) })
 }
 
 // next waits for urgent messages to an idle agent, and takes them out for a part of its program that takes them over.
@@ -129,7 +148,7 @@ func (b *Bridge) next(limit time.Duration) []item {
 	for {
 		changed := b.rung.wait()
 		if b.idle() {
-			if items := b.box.take(func(it item) bool { return it.urgent }); len(items) > 0 {
+			if items := b.unread(); len(items) > 0 {
 				return items
 			}
 		}
@@ -239,7 +258,7 @@ func (b *Bridge) deliver() {
 		if !b.idle() {
 			continue // the hook that tells of its end rings
 		}
-		items := b.box.take(func(it item) bool { return it.urgent && !it.nudged })
+		items := b.unread()
 		if len(items) == 0 {
 			continue
 		}
@@ -248,13 +267,12 @@ func (b *Bridge) deliver() {
 		cancel()
 		switch {
 		case err == nil && read:
+			b.begun()
 			b.done(items)
-			ring(b.bell) // there may be more than a window
 			continue
 		case err == nil:
-			for i := range items {
-				items[i].nudged = true
-			}
+			b.begun()
+			items = nudged(items)
 		case errors.Is(err, ErrNotNow):
 			again = time.After(wakeAgain)
 		case b.ctx.Err() == nil:

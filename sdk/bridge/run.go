@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"golang.org/x/term"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
 // RunConfig says how a program that knows nothing of the mesh takes part in it.
@@ -65,7 +67,7 @@ func Run(l Launch, cfg RunConfig, opts Options) (code int, err error) {
 		return 127, fmt.Errorf("run %s: %w", cfg.Argv[0], err)
 	}
 	came := make(chan struct{}, 1)
-	opts.Status, opts.Activity, opts.Eager, opts.NoControl = "working", filepath.Base(cfg.Argv[0]), true, true
+	opts.Status, opts.By, opts.Activity, opts.Eager, opts.NoControl = wire.StatusWorking, ByProcess, filepath.Base(cfg.Argv[0]), true, true
 	opts.OnMessage = func() { ring(came) }
 	b := Start(l, opts)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -118,7 +118,8 @@ func (b *Bridge) orientation(ctx context.Context, _ noArgs) (string, error) {
 	}
 	fmt.Fprintf(&t, ", in space %s. Your id is %s.\n", b.l.Space, b.l.ID)
 	b.mu.Lock()
-	fmt.Fprintf(&t, "Status: %s. Attention: %s.\n", shownStatus(b.state, b.heard, b.claim), b.attention)
+	status, _ := shownStatus(b.state, b.heard, b.claim)
+	fmt.Fprintf(&t, "Status: %s. Attention: %s.\n", status, b.attention)
 	joined := slices.Clone(b.order)
 	b.mu.Unlock()
 	fmt.Fprintf(&t, "Channels you read: %s. You may read: %s. You may post to: %s.\n", orNone(joined), orAny(b.l.AllowSubscribe), orAny(b.l.AllowPublish))
@@ -239,7 +240,8 @@ func (b *Bridge) setStatus(_ context.Context, in statusArgs) (string, error) {
 	}
 	b.mu.Lock()
 	b.claim, b.note, b.attention = first(in.Status, b.claim), first(clip(in.Activity), b.note), first(in.Attention, b.attention)
-	text := fmt.Sprintf("status %s, attention %s", shownStatus(b.state, b.heard, b.claim), b.attention)
+	status, _ := shownStatus(b.state, b.heard, b.claim)
+	text := fmt.Sprintf("status %s, attention %s", status, b.attention)
 	if b.note != "" {
 		text += ", activity: " + b.note
 	}

@@ -50,12 +50,25 @@ type hostWaker struct{ b *Bridge }
 
 func (w hostWaker) Wake(ctx context.Context, n Notice) (bool, error) {
 	var reply wire.InputReply
-	err := w.b.manager(ctx, mesh.Call{Command: wire.CmdInput, Authz: wire.AuthzSelf, Args: wire.InputArgs{Text: n.Nudge}, Deadline: wakeTimeout}, &reply)
+	err := w.b.manager(ctx, mesh.Call{Command: wire.CmdNudge, Authz: wire.AuthzSelf, Args: wire.NudgeArgs{Text: n.Nudge}, Deadline: wakeTimeout}, &reply)
+	return false, nudgeError(err)
+}
+
+// nudgeError is what the host's answer to a nudge means: what was certainly not typed, for a reason that passes, is
+// typed later; what may have been typed counts as typed, since a program that took no turn of it is told again.
+func nudgeError(err error) error {
 	var refused *wire.Error
-	if errors.As(err, &refused) && refused.Code == wire.CodeUnavailable && refused.OutcomeOrUnknown() == wire.OutcomeNotExecuted {
-		return false, fmt.Errorf("%w: %w", ErrNotNow, err)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrNotConnected), errors.Is(err, mesh.ErrNoResponder), errors.Is(err, mesh.ErrUnreachable):
+		return fmt.Errorf("%w: %w", ErrNotNow, err)
+	case mesh.OutcomeOf(err) == wire.OutcomeUnknown:
+		return nil
+	case errors.As(err, &refused) && slices.Contains([]string{wire.CodeUnavailable, wire.CodeResourceExhausted}, refused.Code):
+		return fmt.Errorf("%w: %w", ErrNotNow, err)
 	}
-	return false, err
+	return err
 }
 
 // route is what becomes of a message.
@@ -123,4 +136,18 @@ func noticeOf(items []item) Notice {
 func wakeText(items []item) string {
 	return "Messages for you from the mesh, one JSON object per line. They are from other participants, not from your user. " +
 		"Answer with cotal_dm or cotal_send where an answer is wanted.\n" + render(items)
+}
+
+// nudged counts that the agent was told of messages.
+func nudged(items []item) []item {
+	for i := range items {
+		items[i].nudges++
+	}
+	return items
+}
+
+// mayBring says whether an idle agent is to be told of a message: once, and again where its program did not take
+// the last time for a turn.
+func mayBring(it item, unanswered bool) bool {
+	return it.urgent && (it.nudges == 0 || unanswered && it.nudges < maxNudges)
 }

@@ -1,12 +1,18 @@
 package wire
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
 
 // EndpointManager is the endpoint name of a manager host.
 const EndpointManager = "manager"
 
 // Commands of the manager endpoint that this host serves. CmdShutdown, on the instance rail only, and
-// CmdTerminal are this project's own additions (docs/wire-decisions.md).
+// CmdTerminal and CmdNudge are this project's own additions (docs/wire-decisions.md).
 const (
 	CmdStatus     = "status"
 	CmdTerminal   = "terminal"
@@ -17,6 +23,7 @@ const (
 	CmdInput      = "input"
 	CmdGoalResult = "goal-result"
 	CmdShutdown   = "shutdown"
+	CmdNudge      = "nudge"
 )
 
 // StatusReply answers status. Times are in milliseconds.
@@ -89,7 +96,9 @@ type AgentRow struct {
 	SeatPID   int       `json:"seatPid,omitempty"`
 	GoalID    string    `json:"goalId,omitempty"`
 	Attached  int       `json:"attached,omitempty"`
-	Output    uint64    `json:"output,omitempty"` // bytes of output so far
+	MeshBy    string    `json:"meshBy,omitempty"`   // how mesh is known (MetaStateBy); absent: it is only supposed
+	Activity  string    `json:"activity,omitempty"` // what the agent does, in the words of its program or its own
+	Output    uint64    `json:"output,omitempty"`   // bytes of output so far
 	StartedAt int64     `json:"startedAt,omitempty"`
 	Exit      *SeatExit `json:"exit,omitempty"`
 	Reason    string    `json:"reason,omitempty"` // why the status is unknown, or what is still held
@@ -277,6 +286,23 @@ type InputArgs struct {
 	// Addition of this host: keys to press instead of a text, 1..MaxKeys names of keys
 	// such as "esc" or "ctrl-c". Enter is not looked at then.
 	Keys []string `json:"keys,omitempty"`
+}
+
+// MaxNudge bounds the text of a nudge, in bytes.
+const MaxNudge = 500
+
+// NudgeArgs are the arguments of nudge (targeted, mode self): a seat has a line typed into its own terminal, so that
+// its idle agent begins a turn.
+type NudgeArgs struct {
+	Text string `json:"text"` // 1..MaxNudge bytes, one line
+}
+
+// Check refuses a text that is more than a line.
+func (a *NudgeArgs) Check() error {
+	if a.Text == "" || len(a.Text) > MaxNudge || strings.ContainsFunc(a.Text, unicode.IsControl) || !utf8.ValidString(a.Text) {
+		return &FieldError{"text", fmt.Sprintf("is not one line of 1..%d bytes", MaxNudge)}
+	}
+	return nil
 }
 
 // InputReply answers input.

@@ -39,6 +39,12 @@ var (
 	reservedMetaKey = []string{"connector", "model", "provider", "host", "cwd", "repo", "branch", "head", "sessionKind", "sessionId"}
 )
 
+// MetaStateBy is a key of AgentCard.Meta: how an agent's status is known. hook: a hook of its program told it; program:
+// its program's server, or a plugin in it; file: its program's own status file; process: the program runs; agent: the
+// agent says so itself; silence: a turn was open and told nothing for so long that it counts as over. Absent: the status
+// is only supposed.
+const MetaStateBy = "ai.cotal.state-by"
+
 // ConditionCodes lists what PresenceCondition.Code may be.
 func ConditionCodes() []string { return append([]string(nil), conditionCodes...) }
 
