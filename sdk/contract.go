@@ -114,10 +114,19 @@ const (
 	CapWatch  Capability = "watch"  // runtime implements Watcher
 	CapList   Capability = "list"   // runtime implements Lister
 	CapModels Capability = "models" // connector has a model catalogue
+	// CapMCPServers: connector gives the servers of MCPServersFile to its program.
+	CapMCPServers Capability = "mcp-servers"
 
 	CapWrite    Capability = "write"    // runtime implements Writer
 	CapSnapshot Capability = "snapshot" // runtime implements Snapshotter
 )
+
+// MCPServersFile is the file in LaunchRequest.Dir with the MCP servers that the operator shares with the seat. It is
+// absent where there are none, and where the connector does not announce CapMCPServers. It has the shape of an
+// .mcp.json: {"mcpServers": {"<name>": {"command", "args", "env"} or {"type", "url", "headers"}}}. References to
+// variables (${NAME}, ${NAME:-default}) stand as the operator wrote them; the variables are in BaseEnv where the host
+// has them. The name cotal is not among them. It can hold secrets.
+const MCPServersFile = "mcp-servers.json"
 
 // Info is what a plugin says of itself (Describe, and --cotal-describe as JSON).
 type Info struct {

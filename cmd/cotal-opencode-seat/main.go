@@ -1,5 +1,7 @@
-// Command cotal-opencode-seat runs OpenCode as server and client inside a seat; the opencode connector
-// starts it for launches that the program's own flags cannot do.
+// Command cotal-opencode-seat is what the opencode connector runs inside a seat.
+//
+//	cotal-opencode-seat PLAN         runs OpenCode as server and client, for launches that its own flags cannot do
+//	cotal-opencode-seat mcp RECORD   is OpenCode's MCP server: the seat on the mesh
 package main
 
 import (
@@ -7,8 +9,17 @@ import (
 	"runtime"
 
 	"github.com/cotal-ai/cotal-host/connectors/opencode/launcher"
+	"github.com/cotal-ai/cotal-host/connectors/opencode/member"
 )
+
+// Written by the linker.
+var version = "dev"
 
 func init() { runtime.LockOSThread() } // see launcher.Main
 
-func main() { os.Exit(launcher.Main(os.Args[1:], os.Stderr)) }
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == "mcp" {
+		os.Exit(member.Main(os.Args[2:], version, os.Stderr))
+	}
+	os.Exit(launcher.Main(os.Args[1:], os.Stderr))
+}

@@ -2,9 +2,13 @@
 //
 // A fresh start, and reopening a session without a prompt, is one process: the terminal program with its
 // HTTP API on a loopback port. Everything else is two processes, because the program's own flags do not
-// do it: -s with --prompt drops the prompt, and --fork with --prompt sends it to a new, empty session.
-// Those launches run cotal-opencode-seat, a launcher inside the seat that starts the server, forks or
-// opens the session and posts the prompt over the API, and then runs the terminal client in the foreground.
+// do it: -s with --prompt drops the prompt, --fork with --prompt sends it to a new, empty session, and a
+// model that nobody offers is replaced by another without a word. Those launches run cotal-opencode-seat, a
+// launcher inside the seat that starts the server, checks the model, forks or opens the session and posts
+// the prompt over the API, and then runs the terminal client in the foreground.
+//
+// A seat with launch material is on the mesh: cotal-opencode-seat is the program's MCP server, and follows
+// the program's API for its state (package member).
 //
 // docs/connectors.md describes what a user sees of this, with the measurements behind it.
 package opencode
@@ -13,23 +17,22 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 
+	"github.com/cotal-ai/cotal-host/connectors/opencode/api"
 	"github.com/cotal-ai/cotal-host/connectors/opencode/launcher"
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
 // The program's facts.
 const (
 	binaryName = "opencode"
 	tested     = "1.18.33" // the version the end-to-end tests run
-	apiUser    = "opencode"
-	healthPath = "/global/health"
 
 	// stopGraceMs: the program took up to 7 s from SIGTERM to its exit.
 	stopGraceMs = 10_000
@@ -44,7 +47,6 @@ const (
 // Names of what BuildLaunch writes into the request's directory, and Reap removes from it.
 const (
 	personaFile = "persona.md"
-	apiFile     = "api.json"
 	planFile    = "launcher.json"
 	logFile     = launcher.LogName
 	tmpDir      = "tmp"
@@ -54,7 +56,7 @@ const (
 func Info() sdk.Info {
 	return sdk.Info{
 		Name: "opencode", Version: "0.1.0",
-		Capabilities: []sdk.Capability{sdk.CapModels},
+		Capabilities: []sdk.Capability{sdk.CapModels, sdk.CapMCPServers},
 		Connector: sdk.ConnectorFacts{
 			Requires:                    []string{binaryName},
 			InstallHint:                 "npm install -g opencode-ai@" + tested,
@@ -67,7 +69,7 @@ func Info() sdk.Info {
 			SupportsPrompt:              true,
 			SupportsPersona:             true,
 			ReadinessTimeoutMs:          readinessMs,
-			ReadyBy:                     sdk.ReadyByProcess,
+			ReadyBy:                     sdk.ReadyByPresence,
 			StopGraceMs:                 stopGraceMs,
 			Mints:                       sdk.MintCounts{Ports: 1, Secrets: 1},
 			Input:                       sdk.InputFacts{SubmitDelayMs: submitDelayMs, AwaitField: true, BracketedPaste: true},
@@ -123,13 +125,6 @@ var (
 	modelID   = regexp.MustCompile(`^[^/\s]+/\S+$`)
 )
 
-// api is what api.json holds: how to reach the program's HTTP API, for Reap.
-type api struct {
-	Port     int    `json:"port"`
-	User     string `json:"user"`
-	Password string `json:"password"`
-}
-
 // BuildLaunch makes the launch of one seat. All refusals come before the first file is written.
 func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.LaunchSpec, error) {
 	opt, err := readOptions(req)
@@ -147,6 +142,14 @@ func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.L
 		return sdk.LaunchSpec{}, err
 	}
 	l := launch{req: req, opt: opt, binary: binary, port: int(opt.Port), secret: req.Secrets[0]}
+	if l.material = sdk.Getenv(req.BaseEnv, wire.LaunchMaterialEnv); l.material != "" {
+		if l.member, err = c.launcher(); err != nil {
+			return sdk.LaunchSpec{}, err
+		}
+	}
+	if l.shared, err = readServers(req.Dir, req.BaseEnv); err != nil {
+		return sdk.LaunchSpec{}, err
+	}
 	if l.port == 0 {
 		l.port = req.Ports[0]
 	}
@@ -190,24 +193,31 @@ func checkRequest(req sdk.LaunchRequest) error {
 		return sdk.Errorf(sdk.ErrInvalid, "the prompt is blank")
 	case strings.Contains(req.Prompt, "\x00"):
 		return sdk.Errorf(sdk.ErrInvalid, "the prompt holds a NUL byte")
-	case req.Model != "" && req.Prompt == "" && (req.Resume != "" || req.Continue != ""):
+	case req.Model != "" && req.Prompt == "" && req.Resume != "":
 		// Tried: neither the model of the configuration nor the API's own call for it changes what the
-		// terminal client uses for an existing session. A prompt that carries the model does.
-		return sdk.Errorf(sdk.ErrUnsupported, "OpenCode opens an existing session with that session's own model; give a prompt too, which changes it, or leave the model out")
+		// terminal client uses for an existing session. A prompt that carries the model does. A session that is
+		// reopened had the model already.
+		return sdk.Errorf(sdk.ErrUnsupported, "OpenCode forks an existing session with that session's own model; give a prompt too, which changes it, or leave the model out")
 	}
 	return nil
 }
 
 // launch is one launch in the making.
 type launch struct {
-	req     sdk.LaunchRequest
-	opt     options
-	binary  string
-	port    int
-	secret  string
-	persona string
-	env     []string
+	req      sdk.LaunchRequest
+	opt      options
+	binary   string
+	port     int
+	secret   string
+	persona  string
+	material string         // path of the launch material; empty: the seat has no mesh
+	member   string         // path of the program that is its MCP server
+	shared   map[string]mcp // MCP servers that the operator shares with it
+	env      []string
 }
+
+// record is the file that says how the API is reached.
+func (l launch) record() string { return filepath.Join(l.req.Dir, api.RecordFile) }
 
 // single is the launch of the terminal program itself.
 func (l launch) single() sdk.LaunchSpec {
@@ -218,9 +228,7 @@ func (l launch) single() sdk.LaunchSpec {
 	if l.req.Prompt != "" {
 		args = append(args, "--prompt="+l.req.Prompt) // with =: a prompt may start with a dash
 	}
-	return sdk.LaunchSpec{Path: l.binary, Args: args, Env: l.env, Probe: &sdk.Probe{
-		Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(l.port)), Path: healthPath, User: apiUser, Password: l.secret,
-	}}
+	return sdk.LaunchSpec{Path: l.binary, Args: args, Env: l.env}
 }
 
 // plan is what the launcher is to do, or nil when the program's own flags do it.
@@ -234,7 +242,7 @@ func (l launch) plan() *launcher.Plan {
 		p.Action, p.Session = launcher.ActionFork, l.req.Resume
 	case l.req.Continue != "" && l.req.Prompt != "":
 		p.Action, p.Session = launcher.ActionOpen, l.req.Continue
-	case len(l.req.Prompt) > maxArgPrompt:
+	case l.req.Continue == "" && (len(l.req.Prompt) > maxArgPrompt || l.req.Model != ""):
 		p.Action = launcher.ActionNew
 	default:
 		return nil
@@ -251,7 +259,12 @@ func (l launch) write() error {
 			return fmt.Errorf("write persona: %w", err)
 		}
 	}
-	return writeJSON(filepath.Join(l.req.Dir, apiFile), api{Port: l.port, User: apiUser, Password: l.secret})
+	if l.req.Continue != "" {
+		if err := os.WriteFile(filepath.Join(l.req.Dir, api.SessionFile), []byte(l.req.Continue+"\n"), 0o600); err != nil {
+			return fmt.Errorf("note the session: %w", err)
+		}
+	}
+	return writeJSON(l.record(), api.Record{Port: l.port, User: api.User, Password: l.secret, Material: l.material})
 }
 
 func writeJSON(path string, v any) error {

@@ -250,3 +250,27 @@ func deadline(t *testing.T, d time.Duration) (context.Context, context.CancelFun
 	t.Helper()
 	return context.WithTimeout(t.Context(), d)
 }
+
+// proves: SPAWN-19, ENVMCP-1
+func TestSharedServersThatCannotBeGivenAreRefusedByName(t *testing.T) {
+	for name, c := range map[string]struct{ text, want string }{
+		"a variable that the host lacks": {`{"mcpServers":{"files":{"command":"npx","env":{"TOKEN":"${FILES_TOKEN}"}}}}`, `shared MCP server "files": the host has no variable FILES_TOKEN`},
+		"a server of no kind":            {`{"mcpServers":{"files":{"type":"http"}}}`, `shared MCP server "files": it has neither a command nor a url`},
+		"the name of the seat's own":     {`{"mcpServers":{"cotal":{"command":"x"}}}`, `shared MCP server "cotal": the name is the seat's own`},
+		"a file that is broken":          {`{"mcpServers":[`, "mcp-servers.json: unexpected end of JSON"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := sdk.LaunchRequest{Binaries: map[string]string{"opencode": "/bin/sh"}, Ports: []int{41001}, Secrets: []string{"s"}, Dir: t.TempDir()}
+			if err := os.WriteFile(filepath.Join(req.Dir, sdk.MCPServersFile), []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := configured(t, "").BuildLaunch(t.Context(), req)
+			if !errors.Is(err, sdk.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want ErrInvalid with %q", err, c.want)
+			}
+			if left, err := os.ReadDir(req.Dir); err != nil || len(left) != 1 {
+				t.Errorf("the refusal wrote %v, %v", left, err)
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/cotal-ai/cotal-host/connectors/opencode/api"
 	"github.com/cotal-ai/cotal-host/sdk"
 )
 
@@ -14,13 +15,14 @@ const agentName = "cotal"
 
 // settings is the part of OpenCode's configuration that a seat sets. It travels in
 // OPENCODE_CONFIG_CONTENT, the highest layer of the merge, so no file of the user's is touched; the
-// instructions are added to the user's own. It holds no secret.
+// instructions are added to the user's own. It holds no secret but what a shared MCP server is given.
 type settings struct {
 	Schema       string           `json:"$schema"`
 	Permission   any              `json:"permission,omitempty"`
 	Instructions []string         `json:"instructions,omitempty"`
 	Agent        map[string]agent `json:"agent,omitempty"`
 	DefaultAgent string           `json:"default_agent,omitempty"`
+	MCP          map[string]mcp   `json:"mcp,omitempty"`
 }
 
 type agent struct {
@@ -29,29 +31,36 @@ type agent struct {
 	Variant string `json:"variant,omitempty"`
 }
 
-// asks is what permission=ask sets: everything that changes something or leaves the directory. What it
-// does not name, reading above all, follows the user's configuration.
+// asks is what permissions=ask sets: everything that changes something or leaves the directory. What it
+// does not name, reading above all, follows the user's configuration. The mesh is never asked for: whoever writes to
+// the agent would wait for its person.
 type asks struct {
 	Bash      string `json:"bash"`
 	Edit      string `json:"edit"`
 	External  string `json:"external_directory"`
 	WebFetch  string `json:"webfetch"`
 	WebSearch string `json:"websearch"`
+	Mesh      string `json:"cotal_*,omitempty"`
 }
 
 func (l launch) settings() settings {
 	s := settings{Schema: "https://opencode.ai/config.json"}
-	switch l.opt.Permission {
+	switch l.opt.Permissions {
 	case permissionAsk:
-		s.Permission = asks{"ask", "ask", "ask", "ask", "ask"}
+		ask := asks{Bash: permissionAsk, Edit: permissionAsk, External: permissionAsk, WebFetch: permissionAsk, WebSearch: permissionAsk}
+		if l.member != "" {
+			ask.Mesh = permissionAllow
+		}
+		s.Permission = ask
 	case permissionAllow:
 		s.Permission = "allow"
 	}
 	if l.persona != "" {
 		s.Instructions = []string{filepath.Join(l.req.Dir, personaFile)}
 	}
-	// An existing session keeps its agent; there the prompt carries the model.
-	if l.req.Model != "" && l.req.Resume == "" && l.req.Continue == "" {
+	s.MCP = l.servers()
+	// A session that is forked keeps its agent; there the prompt carries the model.
+	if l.req.Model != "" && l.req.Resume == "" {
 		s.Agent = map[string]agent{agentName: {Mode: "primary", Model: l.req.Model, Variant: l.req.Variant}}
 		s.DefaultAgent = agentName
 	}
@@ -86,7 +95,7 @@ func (l launch) environment() ([]string, error) {
 	}
 	return sdk.SetEnv(env,
 		"OPENCODE_CONFIG_CONTENT="+string(content),
-		"OPENCODE_SERVER_USERNAME="+apiUser,
+		"OPENCODE_SERVER_USERNAME="+api.User,
 		"OPENCODE_SERVER_PASSWORD="+l.secret,
 		"OPENCODE_DISABLE_AUTOUPDATE=1", // a seat runs what was checked
 		// The program unpacks 19 MB of libraries at every start and leaves them behind; here they go

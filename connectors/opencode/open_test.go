@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/connectors/opencode/api"
 	"github.com/cotal-ai/cotal-host/sdk"
 )
 
 func TestAFIFOInPlaceOfTheRecordOfAnAPIPortKeepsNoReap(t *testing.T) {
 	dir := t.TempDir()
-	if err := syscall.Mkfifo(filepath.Join(dir, apiFile), 0o600); err != nil {
+	if err := syscall.Mkfifo(filepath.Join(dir, api.RecordFile), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)

@@ -10,7 +10,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk"
 )
 
-// Permissions of launchOptions.permission.
+// Permissions of launchOptions.permissions.
 const (
 	permissionAsk    = "ask"    // the default: ask before a command, an edit, the network, another directory
 	permissionAllow  = "allow"  // never ask
@@ -19,10 +19,10 @@ const (
 
 // options are the launch options.
 type options struct {
-	Permission string `json:"permission"`
-	Port       port   `json:"port"`   // fixed port of the HTTP API instead of a minted one
-	Config     string `json:"config"` // base opencode.json, absolute or relative to the workspace
-	Home       string `json:"home"`   // home directory of the program, absolute or relative to the workspace
+	Permissions string `json:"permissions"`
+	Port        port   `json:"port"`   // fixed port of the HTTP API instead of a minted one
+	Config      string `json:"config"` // base opencode.json, absolute or relative to the workspace
+	Home        string `json:"home"`   // home directory of the program, absolute or relative to the workspace
 }
 
 // port takes a number or, as it comes from --opt, its digits.
@@ -45,14 +45,14 @@ func (p *port) UnmarshalJSON(b []byte) error {
 
 // readOptions decodes and checks; paths come back absolute and exist.
 func readOptions(req sdk.LaunchRequest) (options, error) {
-	opt := options{Permission: permissionAsk}
+	opt := options{Permissions: permissionAsk}
 	if err := sdk.DecodeOptions(req.LaunchOptions, &opt); err != nil {
 		return options{}, err
 	}
-	switch opt.Permission {
+	switch opt.Permissions {
 	case permissionAsk, permissionAllow, permissionConfig:
 	default:
-		return options{}, sdk.Errorf(sdk.ErrInvalid, "launchOptions.permission is ask, allow or config, not %q", opt.Permission)
+		return options{}, sdk.Errorf(sdk.ErrInvalid, "launchOptions.permissions is ask, allow or config, not %q", opt.Permissions)
 	}
 	for _, p := range []struct {
 		name string

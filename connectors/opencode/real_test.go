@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cotal-ai/cotal-host/connectors/opencode/api"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/test/agents"
 )
@@ -35,20 +36,16 @@ func TestRealOpencode(t *testing.T) {
 	}
 }
 
-// realFreshStart proves prompt, persona, model, variant, typed input, the permission default, the
+// realFreshStart proves prompt, persona, typed input, the permission default, the
 // password and the stop, and returns the session's id.
 func realFreshStart(t *testing.T, w *world) string {
 	r := w.launch(func(req *sdk.LaunchRequest) {
 		req.Prompt = "--fresh start\nof two lines"
 		req.Persona = "PERSONA-TEXT: you are careful."
-		req.Model, req.Variant = "stub/other-model", "high"
 	})
 	got := r.asked("fresh start")
 	if got.Turn.LastUser() != r.req.Prompt {
 		t.Errorf("the model was asked %q, want the prompt %q", got.Turn.LastUser(), r.req.Prompt)
-	}
-	if got.Turn.Model != "other-model" || got.Turn.Effort != "high" {
-		t.Errorf("model %q effort %q, want other-model and high: the configuration pins another model for the default agent", got.Turn.Model, got.Turn.Effort)
 	}
 	for _, want := range []string{"PERSONA-TEXT", "INSTRUCTIONS-OF-THE-USER"} {
 		if !strings.Contains(got.Turn.System, want) {
@@ -71,9 +68,9 @@ func realFreshStart(t *testing.T, w *world) string {
 		return len(pending) > 0
 	})
 	if _, err := os.Stat(marker); err == nil || pending[0].Permission != "bash" {
-		t.Errorf("permission=ask: file made before the answer (%v), question %+v", err, pending)
+		t.Errorf("permissions=ask: file made before the answer (%v), question %+v", err, pending)
 	}
-	resp, err := http.Get("http://" + r.spec.Probe.Addr + r.spec.Probe.Path)
+	resp, err := http.Get(r.url(api.HealthPath))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +101,7 @@ func realFork(t *testing.T, w *world, session string) {
 	r := w.launch(func(req *sdk.LaunchRequest) {
 		req.Resume, req.Prompt = session, "HISTORY for the fork"
 		req.Model, req.Variant = "stub/stub-model", "low"
-		req.LaunchOptions["permission"] = "allow"
+		req.LaunchOptions["permissions"] = "allow"
 	})
 	if base := filepath.Base(r.spec.Path); base != "cotal-opencode-seat" {
 		t.Fatalf("the fork runs %s, not the launcher", base)
@@ -177,15 +174,25 @@ func realReopen(t *testing.T, w *world, session string) {
 	r.reap()
 }
 
+// A pinned model and variant hold for the first turn and for those that are typed; a launcher that is killed leaves
+// nothing.
+//
 // proves: CONN-1
 func TestRealOpencodeLauncherKilled(t *testing.T) {
 	w := newWorld(t, agents.Need(t, agents.OpenCode))
 	long := "a long prompt " + strings.Repeat("goes over the API ", 8000) + "to its end"
-	r := w.launch(func(req *sdk.LaunchRequest) { req.Prompt = long })
+	r := w.launch(func(req *sdk.LaunchRequest) { req.Prompt, req.Model, req.Variant = long, "stub/other-model", "high" })
 	if got := r.asked("to its end"); got.Turn.LastUser() != long {
 		t.Errorf("a prompt of %d bytes arrived with %d", len(long), len(got.Turn.LastUser()))
 	}
 	r.awaitReady()
+	r.awaitIdle()
+	r.submit("typed in the pinned model")
+	for _, text := range []string{"to its end", "typed in the pinned model"} {
+		if got := r.asked(text); got.Turn.Model != "other-model" || got.Turn.Effort != "high" {
+			t.Errorf("%s: model %q effort %q, want other-model and high: the configuration pins another model for the default agent", text, got.Turn.Model, got.Turn.Effort)
+		}
+	}
 	if err := r.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -217,4 +224,22 @@ func TestRealOpencodeModels(t *testing.T) {
 	if left, err := os.ReadDir(w.path("state")); err != nil || len(left) != 0 {
 		t.Errorf("the query left %v (%v)", left, err)
 	}
+}
+
+// A model that nobody offers ends the launch with a line that names it; no other model is asked instead.
+//
+// proves: CONN-2
+func TestRealOpencodeRefusesAModelThatNobodyOffers(t *testing.T) {
+	w := newWorld(t, agents.Need(t, agents.OpenCode))
+	r := w.launch(func(req *sdk.LaunchRequest) { req.Model, req.Prompt = "stub/no-such-model", "hello" })
+	if state := r.awaitEnd(); state.ExitCode() != 1 {
+		t.Errorf("%s, want exit code 1", state)
+	}
+	if want := `"stub/no-such-model" is not offered by provider "stub", which offers other-model, stub-model`; !strings.Contains(r.screen(), want) {
+		t.Errorf("the seat prints %q, want %q", r.screen(), want)
+	}
+	if asked := w.stub.Requests(); len(asked) > 0 {
+		t.Errorf("a model was asked: %+v", asked)
+	}
+	r.reap()
 }

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/connectors/opencode/api"
 	"github.com/cotal-ai/cotal-host/sdk"
 )
 
@@ -36,15 +37,15 @@ func (c *Connector) Reap(ctx context.Context, req sdk.LeftoverRequest) (sdk.Reap
 		say("no directory given: nothing of a launch can be left in one")
 		return report, nil
 	}
-	data, err := readRegular(filepath.Join(req.Dir, apiFile))
-	var at api
+	data, err := readRegular(filepath.Join(req.Dir, api.RecordFile))
+	var at api.Record
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		say("no %s in %s: no API port of this seat is known", apiFile, req.Dir)
+		say("no %s in %s: no API port of this seat is known", api.RecordFile, req.Dir)
 	case err != nil:
 		return report, &sdk.Error{Code: sdk.ErrUnproven, Outcome: sdk.OutcomeNotExecuted, Retryable: true, Detail: fmt.Sprintf("read API port: %v", err)}
 	case json.Unmarshal(data, &at) != nil || at.Port == 0:
-		say("%s is not readable as the record of an API port, as after a crash in the middle of its writing", apiFile)
+		say("%s is not readable as the record of an API port, as after a crash in the middle of its writing", api.RecordFile)
 	default:
 		answer, alive := ask(ctx, at)
 		if alive {
@@ -55,7 +56,7 @@ func (c *Connector) Reap(ctx context.Context, req sdk.LeftoverRequest) (sdk.Reap
 		}
 		say("127.0.0.1:%d %s", at.Port, answer)
 	}
-	for _, name := range []string{personaFile, planFile, logFile, tmpDir, apiFile} { // the record last: see above
+	for _, name := range []string{personaFile, planFile, logFile, tmpDir, api.SessionFile, api.RecordFile} { // the record last: see above
 		path := filepath.Join(req.Dir, name)
 		if _, err := os.Lstat(path); err != nil {
 			continue
@@ -73,7 +74,7 @@ func (c *Connector) Reap(ctx context.Context, req sdk.LeftoverRequest) (sdk.Reap
 // ask says whether this seat's program answers. A port can have become somebody else's: only an answer
 // that accepts the seat's password is the seat's. No answer is not proof of absence, so it asks again: a
 // process that is just ending resets connections before it refuses them.
-func ask(ctx context.Context, at api) (answer string, alive bool) {
+func ask(ctx context.Context, at api.Record) (answer string, alive bool) {
 	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
 	defer cancel()
 	for {
@@ -99,10 +100,10 @@ const (
 	askGone
 )
 
-func askOnce(ctx context.Context, at api) (string, verdict) {
+func askOnce(ctx context.Context, at api.Record) (string, verdict) {
 	ctx, cancel := context.WithTimeout(ctx, reapTimeout/4)
 	defer cancel()
-	url := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(at.Port)) + healthPath
+	url := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(at.Port)) + api.HealthPath
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err.Error(), askAgain

@@ -20,6 +20,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/cotal-ai/cotal-host/connectors/opencode"
+	"github.com/cotal-ai/cotal-host/connectors/opencode/api"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/terminal"
@@ -154,6 +155,7 @@ type running struct {
 	cmd    *exec.Cmd
 	pty    *os.File
 	nonce  string
+	api    api.Record
 	exited chan struct{}
 
 	mu     sync.Mutex
@@ -169,6 +171,9 @@ func (w *world) launch(change func(*sdk.LaunchRequest)) *running {
 		w.t.Fatal(err)
 	}
 	r := &running{w: w, req: req, spec: spec, nonce: wire.NewNonce(), exited: make(chan struct{})}
+	if r.api, err = api.ReadRecord(filepath.Join(req.Dir, api.RecordFile)); err != nil {
+		w.t.Fatal(err)
+	}
 	r.cmd = &exec.Cmd{Path: spec.Path, Args: append([]string{spec.Path}, spec.Args...), Dir: req.Cwd}
 	r.cmd.Env = append(append([]string(nil), spec.Env...), "COTAL_SEAT_NONCE="+r.nonce)
 	if r.pty, err = pty.StartWithSize(r.cmd, &pty.Winsize{Rows: 40, Cols: 120}); err != nil {
@@ -275,11 +280,11 @@ func (r *running) get(path string, out any) {
 	r.w.t.Helper()
 	ctx, cancel := context.WithTimeout(r.w.t.Context(), patience)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.spec.Probe.Addr+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url(path), nil)
 	if err != nil {
 		r.w.t.Fatal(err)
 	}
-	req.SetBasicAuth(r.spec.Probe.User, r.spec.Probe.Password)
+	req.SetBasicAuth(r.api.User, r.api.Password)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		r.w.t.Fatal(err)
@@ -289,6 +294,8 @@ func (r *running) get(path string, out any) {
 		r.w.t.Fatalf("GET %s: HTTP %d: %v", path, resp.StatusCode, err)
 	}
 }
+
+func (r *running) url(path string) string { return "http://127.0.0.1:" + itoa(r.api.Port) + path }
 
 // left lists the processes that carry this launch's nonce.
 func (r *running) left() []seat.Proc {

@@ -2,12 +2,14 @@
 package config
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -50,6 +52,9 @@ type Config struct {
 	// ModelPolicy is [modelPolicy.<role>]: what seats of a role may run on. Roles that are not in it may run
 	// on anything.
 	ModelPolicy map[string]ModelRule
+	// MCPServers is [connectors.<connector>.mcpServers.<name>]: what the operator shares with seats of a connector, as
+	// JSON in the shape of an .mcp.json, references to variables as they were written.
+	MCPServers map[string]map[string]json.RawMessage
 }
 
 // ModelRule is what seats of one role may run on.
@@ -71,6 +76,9 @@ type file struct {
 		Models   *[]string `toml:"models"`
 		Variants *[]string `toml:"variants"`
 	} `toml:"modelPolicy"`
+	Connectors map[string]struct {
+		MCPServers map[string]map[string]any `toml:"mcpServers"`
+	} `toml:"connectors"`
 }
 
 // Path returns where the configuration of a workspace is.
@@ -115,8 +123,8 @@ func Parse(path string, raw []byte) (Config, error) {
 		}
 		return Config{}, fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "toml: "))
 	}
-	if unknown := md.Undecoded(); len(unknown) > 0 {
-		return Config{}, fmt.Errorf("%s: line %d: %s is not a known key; there are maxSeats, cooling, resultRetention, defaultAgent, [spawn] env and [modelPolicy.<role>] models and variants",
+	if unknown := slices.DeleteFunc(md.Undecoded(), ofServer); len(unknown) > 0 {
+		return Config{}, fmt.Errorf("%s: line %d: %s is not a known key; there are maxSeats, cooling, resultRetention, defaultAgent, [spawn] env, [modelPolicy.<role>] models and variants, and [connectors.<name>.mcpServers.<server>]",
 			path, lineOf(string(raw), unknown[0]), unknown[0])
 	}
 	out := Config{Path: path, MaxSeats: DefaultMaxSeats, Cooling: DefaultCooling, ResultRetention: wire.ResultRetention, DefaultAgent: in.DefaultAgent, SpawnEnv: in.Spawn.Env}
@@ -144,6 +152,9 @@ func Parse(path string, raw []byte) (Config, error) {
 		}
 	}
 	if out.ModelPolicy, err = in.policy(); err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	if out.MCPServers, err = in.servers(); err != nil {
 		return Config{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return out, nil

@@ -48,8 +48,6 @@ func CheckServed(args wire.SpawnArgs) error {
 		return unserved("resumeClaim: this host receives no transcripts of other hosts; resume a session of this machine, or start fresh")
 	case args.ResumeAgent != nil:
 		return unserved("resumeAgent goes with resumeClaim, and this host receives no transcripts of other hosts; leave it out")
-	case len(args.ShareTools) > 0:
-		return precondition("shareTools: %q is not declared: the operator of this host shares no MCP servers with seats; leave shareTools out", args.ShareTools[0])
 	}
 	return nil
 }

@@ -105,8 +105,6 @@ func TestWhatIsNotServedIsRefusedByName(t *testing.T) {
 		"nothing of it":                           {wire.SpawnArgs{Name: "a"}, "pty", "", ""},
 		"a transcript of another host":            {wire.SpawnArgs{Name: "a", ResumeClaim: ptr("c")}, "pty", wire.CodeUnimplemented, "resumeClaim"},
 		"the connector of a transcript":           {wire.SpawnArgs{Name: "a", ResumeAgent: ptr("c")}, "pty", wire.CodeUnimplemented, "resumeAgent"},
-		"a tool that nobody declared":             {wire.SpawnArgs{Name: "a", ShareTools: []string{"files"}}, "pty", wire.CodeFailedPrecondition, `shareTools: "files" is not declared`},
-		"no tool at all, which is what there is":  {wire.SpawnArgs{Name: "a", ShareTools: []string{}}, "pty", "", ""},
 		"supervision":                             {wire.SpawnArgs{Name: "a", Supervise: sup}, "pty", "", ""},
 		"supervision on another runtime than pty": {wire.SpawnArgs{Name: "a", Supervise: sup}, "tmux", wire.CodeFailedPrecondition, "supervise: seats of runtime tmux"},
 	} {

@@ -104,6 +104,7 @@ type Profile struct {
 	EventsNotice  string // told to the caller when it is not what leaving it out promises
 	Cwd           string // as given; ResolveCwd makes it absolute
 	LaunchOptions map[string]any
+	ShareTools    []string // names of the operator's MCP servers; nil: all that are declared
 
 	Subscribe, AllowSubscribe, AllowPublish, Capabilities []string
 
@@ -149,7 +150,7 @@ func Resolve(args wire.SpawnArgs, p *persona.Persona, d Defaults) (Profile, erro
 	out := Profile{
 		Persona: p.Ref, PersonaPath: p.Path, Digest: p.Digest, Body: p.Body,
 		Role: first(args.Role, p.Role), Cwd: first(args.Cwd, p.Cwd),
-		Prompt: value(args.Prompt), Resume: value(args.Resume), Events: args.Events,
+		Prompt: value(args.Prompt), Resume: value(args.Resume), Events: args.Events, ShareTools: args.ShareTools,
 		Subscribe: override(args.Subscribe, p.Subscribe), AllowPublish: override(args.AllowPublish, p.AllowPublish),
 		Capabilities: p.Capabilities, Rows: args.Rows, Cols: args.Cols,
 	}
@@ -374,6 +375,7 @@ type Form struct {
 	Capabilities   []string       `json:"capabilities,omitempty"`
 	EventsOn       bool           `json:"eventsOn,omitempty"`
 	LaunchOptions  map[string]any `json:"launchOptions,omitempty"`
+	ShareTools     []string       `json:"shareTools,omitzero"` // absent: all that are declared
 	Launch         *LaunchOf      `json:"launch,omitempty"`
 	EventsNotice   string         `json:"eventsNotice,omitempty"`
 	Withheld       []string       `json:"withheld,omitempty"` // paths of launch options that were left out
@@ -389,6 +391,7 @@ func FormOf(p Profile, runtime, cwd string, f sdk.ConnectorFacts) (json.RawMessa
 		Role: p.Role, Model: p.Model, Variant: p.Variant, Resume: p.Resume, Cwd: cwd, Rows: p.Rows, Cols: p.Cols,
 		Launch: p.Launch, EventsNotice: p.EventsNotice, ReadyBy: f.ReadyBy,
 		Subscribe: p.Subscribe, AllowSubscribe: p.AllowSubscribe, AllowPublish: p.AllowPublish, Capabilities: p.Capabilities, EventsOn: p.EventsOn,
+		ShareTools: p.ShareTools,
 	}
 	form.ReadinessMs, form.GraceMs = Timings(f)
 	if len(p.LaunchOptions) > 0 {
@@ -409,6 +412,7 @@ func (f Form) Profile(alias string) Profile {
 		Persona: f.Persona, PersonaPath: f.PersonaPath, Alias: alias, Pinned: true, Role: f.Role, Agent: f.Agent, Model: f.Model, Variant: f.Variant,
 		Cwd: f.Cwd, Rows: f.Rows, Cols: f.Cols, Subscribe: f.Subscribe, AllowSubscribe: f.AllowSubscribe, AllowPublish: f.AllowPublish,
 		Capabilities: f.Capabilities, EventsOn: f.EventsOn, EventsNotice: f.EventsNotice, LaunchOptions: f.LaunchOptions, Launch: f.Launch,
+		ShareTools: f.ShareTools,
 	}
 }
 

@@ -32,8 +32,9 @@ type plan struct {
 	cwd      string
 	env      []string
 	form     json.RawMessage
-	grace    int // ms
-	window   int // ms
+	servers  map[string]json.RawMessage // MCP servers of the operator that the seat gets
+	grace    int                        // ms
+	window   int                        // ms
 	warnings []string
 	restart  *journal.Restart // nil: it is not started again when it ends by itself
 	session  string           // to be reopened, by a process that follows another
@@ -135,7 +136,11 @@ func (s *Set) plan(ctx context.Context, o order) (*plan, error) {
 	if err := profile.CheckChannels(); err != nil {
 		return nil, refusal(err)
 	}
-	pl, err := s.planned(profile, p, info, runtime, cwd, bins)
+	servers, err := launch.Share(info, settings.MCPServers[info.Name], profile.ShareTools)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	pl, err := s.planned(profile, p, info, servers, runtime, cwd, bins)
 	if err != nil {
 		return nil, err
 	}
@@ -145,14 +150,15 @@ func (s *Set) plan(ctx context.Context, o order) (*plan, error) {
 }
 
 // planned is what the checks add up to.
-func (s *Set) planned(profile launch.Profile, p *persona.Persona, info sdk.Info, runtime, cwd string, bins map[string]string) (*plan, error) {
+func (s *Set) planned(profile launch.Profile, p *persona.Persona, info sdk.Info, servers map[string]json.RawMessage, runtime, cwd string, bins map[string]string) (*plan, error) {
 	form, err := launch.FormOf(profile, runtime, cwd, info.Connector)
 	if err != nil {
 		return nil, wire.Refuse(wire.CodeBadRequest, "%v", err)
 	}
 	pl := &plan{
 		profile: profile, runtime: runtime, facts: info.Connector, binaries: bins, cwd: cwd, form: form,
-		env: launch.BaseEnv(s.cfg.Environ, launch.EnvNames(info.Connector.EnvAllow, s.cfg.EnvAllow)),
+		env:     launch.BaseEnv(s.cfg.Environ, launch.EnvNames(info.Connector.EnvAllow, s.cfg.EnvAllow, launch.VariablesOf(servers))),
+		servers: servers,
 	}
 	pl.window, pl.grace = launch.Timings(info.Connector)
 	if p != nil {

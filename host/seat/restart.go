@@ -275,7 +275,11 @@ func (a *actor) replan(ctx context.Context, row journal.SeatRow) (*plan, error) 
 	if err != nil {
 		return nil, err
 	}
-	p, err := a.set.planned(profile, nil, info, row.Runtime, cwd, bins)
+	servers, err := a.set.sharedAgain(info, profile.ShareTools)
+	if err != nil {
+		return nil, err
+	}
+	p, err := a.set.planned(profile, nil, info, servers, row.Runtime, cwd, bins)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/host/goal"
 	"github.com/cotal-ai/cotal-host/host/journal"
+	"github.com/cotal-ai/cotal-host/host/launch"
 	"github.com/cotal-ai/cotal-host/host/saga"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/failpoint"
@@ -297,6 +298,9 @@ func (a *actor) build(ctx context.Context, row journal.SeatRow, p *plan, m *mint
 	}
 	env, err := a.launchEnv(p, launchDir(a.set.dir(row.SeatID)))
 	if err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	if err := launch.WriteShared(launchDir(a.set.dir(row.SeatID)), p.servers); err != nil {
 		return sdk.LaunchSpec{}, err
 	}
 	spec, err := con.BuildLaunch(ctx, sdk.LaunchRequest{

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/cotal-ai/cotal-host/connectors/opencode/api"
 )
 
 const (
@@ -100,16 +102,8 @@ func (r *run) boot() (session string, code int, err error) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		c := newClient(r.plan.Port, r.plan.Password)
-		if err := c.ready(ctx); err != nil {
-			done <- fmt.Errorf("wait for the server: %w", err)
-			return
-		}
 		var err error
-		session, err = c.session(ctx, r.plan)
-		if err == nil && r.plan.Prompt != "" {
-			err = c.prompt(ctx, session, r.plan)
-		}
+		session, err = prepare(ctx, api.New(r.plan.Port, r.plan.Password), r.plan, r.dir)
 		done <- err
 	}()
 	select {
@@ -165,8 +159,11 @@ func (r *run) foreground(session string) (int, error) {
 	}
 }
 
-// withLog adds the end of the server's output to an error.
+// withLog adds the end of the server's output to an error, unless the error says it all.
 func (r *run) withLog(err error) error {
+	if errors.Is(err, api.ErrNotFound) || errors.Is(err, api.ErrNotOffered) {
+		return err
+	}
 	if tail := r.log.tail(); tail != "" {
 		return fmt.Errorf("%w; the server's last words:\r\n%s", err, tail)
 	}

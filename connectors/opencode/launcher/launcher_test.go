@@ -77,6 +77,8 @@ func serve(mode, port string) {
 			<-r.Context().Done() // as the real one does while it boots
 		case strings.HasSuffix(r.URL.Path, "/health"):
 			fmt.Fprint(w, `{"healthy":true}`)
+		case r.URL.Path == "/config/providers":
+			fmt.Fprint(w, `{"providers":[{"id":"p","models":{"m/x":{"variants":{"high":{},"off":{"disabled":true}}},"m/y":{}}}]}`)
 		case mode == "nosession":
 			http.Error(w, `{"name":"NotFoundError"}`, http.StatusNotFound)
 		case strings.HasSuffix(r.URL.Path, "/fork"):
@@ -212,8 +214,9 @@ func TestAForkIsMadeThenAskedThenShown(t *testing.T) {
 			got = append(got, strings.TrimSpace(line))
 		}
 	}
-	port := strings.TrimPrefix(strings.Fields(got[3])[1], "http://127.0.0.1:")
+	port := strings.TrimPrefix(strings.Fields(got[4])[1], "http://127.0.0.1:")
 	want := []string{
+		"GET /config/providers opencode:secret",
 		"GET /session/ses_source opencode:secret",
 		"POST /session/ses_source/fork opencode:secret {}",
 		`POST /session/ses_forked/prompt_async opencode:secret {"model":{"modelID":"m/x","providerID":"p"},"parts":[{"text":"go on","type":"text"}],"variant":"high"}`,
@@ -372,5 +375,36 @@ func TestTheLogIsBounded(t *testing.T) {
 	}
 	if len(l.tail()) > 2048 {
 		t.Errorf("the tail has %d bytes", len(l.tail()))
+	}
+}
+
+// A model that nobody offers ends the launch before there is a session: the program would use another.
+func TestAModelThatNobodyOffersIsRefusedByName(t *testing.T) {
+	for name, c := range map[string]struct{ model, variant, want string }{
+		"a provider that there is not": {"q/m", "", `"q/m": this OpenCode has no provider "q", it has p; `},
+		"a model that there is not":    {"p/z", "", "\"p/z\" is not offered by provider \"p\", which offers m/x, m/y; `opencode models p`"},
+		"a variant that there is not":  {"p/m/x", "low", `"p/m/x" has no variant "low", it has high`},
+		"a variant that is disabled":   {"p/m/x", "off", `has no variant "off"`},
+		"a model without variants":     {"p/m/y", "high", `has no variant "high", it has none`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := launch(t, Plan{Action: ActionNew, Prompt: "x", Model: c.model, Variant: c.variant})
+			r.end(1)
+			if got := r.stderr.String(); !strings.Contains(got, c.want) || strings.Contains(got, "last words") {
+				t.Errorf("stderr %q, want %q and no log", got, c.want)
+			}
+			if strings.Contains(r.said(), "/session") || strings.Contains(r.said(), "attach") {
+				t.Errorf("it went on all the same:\n%s", r.said())
+			}
+		})
+	}
+}
+
+func TestTheSessionIsNoted(t *testing.T) {
+	r := launch(t, Plan{Action: ActionFork, Session: "ses_source"}, "FAKE_ATTACH=exit7")
+	r.end(7)
+	note, err := os.ReadFile(filepath.Join(filepath.Dir(r.record), "session"))
+	if err != nil || string(note) != "ses_forked\n" {
+		t.Errorf("the session is noted as %q, %v", note, err)
 	}
 }
