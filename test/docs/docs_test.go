@@ -2,9 +2,6 @@
 package docs
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"go/format"
 	"os"
 	"os/exec"
@@ -14,9 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cotal-ai/cotal-host/plugins/manifest"
-	"github.com/cotal-ai/cotal-host/sdk"
-	"github.com/cotal-ai/cotal-host/sdk/plugintest"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
@@ -37,7 +31,11 @@ func module(t *testing.T, page string, names ...string) (dir string, files map[s
 	dir, files = t.TempDir(), map[string]string{}
 	for _, m := range block.FindAllStringSubmatch(string(text), -1) {
 		files[m[1]] = m[2]
-		write(t, filepath.Join(dir, m[1]), m[2])
+		path := filepath.Join(dir, m[1])
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, path, m[2])
 	}
 	for _, name := range names {
 		if files[name] == "" {
@@ -59,9 +57,10 @@ func module(t *testing.T, page string, names ...string) (dir string, files map[s
 	return dir, files
 }
 
-// A runtime written from the page alone, in a module of its own, keeps every rule of the suite and runs a seat
+// A runtime written from the page alone, in a module of its own, runs a seat
 // in a real host. It once kept the rules and could not start a seat: a host executes a copy in memory, and the
-// page looked for its holder by os.Executable.
+// page looked for its holder by os.Executable. That it keeps the rules is TestScaffold_ARuntimeWorksAsGenerated: the
+// generated one is the page's.
 func TestWritingARuntime(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the example holds seats the way Linux lets it")
@@ -69,7 +68,6 @@ func TestWritingARuntime(t *testing.T) {
 	dir, _ := module(t, "writing-a-runtime.md", "main.go", "hold.go")
 	run(t, dir, "go", "vet", "./...")
 	run(t, dir, "go", "build", "-o", "cotal-runtime-plain", ".")
-	plugintest.Binary(t, filepath.Join(dir, "cotal-runtime-plain"), plugintest.Options{})
 	tryRuntime(t, filepath.Join(dir, "cotal-runtime-plain"))
 }
 
@@ -86,94 +84,6 @@ func TestPagesShowFormattedCode(t *testing.T) {
 			}
 		}
 	}
-}
-
-// A connector written from the page alone, in a module of its own, compiles, passes the page's test,
-// describes itself, and runs in a host that finds it in the workspace as the page says.
-func TestWritingAConnector(t *testing.T) {
-	dir, files := module(t, "writing-a-connector.md", "echo-agent", "main.go", "main_test.go", "plugins.toml", "parrot.md")
-	run(t, dir, "go", "vet", "./...")
-	run(t, dir, "go", "test", "./...")
-	run(t, dir, "go", "build", "-o", "cotal-connector-echo", ".")
-
-	plugintest.Binary(t, filepath.Join(dir, "cotal-connector-echo"), plugintest.Options{})
-
-	var info sdk.Info
-	if err := json.Unmarshal(run(t, dir, "./cotal-connector-echo", sdk.DescribeFlag), &info); err != nil {
-		t.Fatal(err)
-	}
-	m, err := manifest.Load(filepath.Join(dir, "plugins.toml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	entry, ok := m.Find(sdk.KindConnector, "echo")
-	if !ok || info.Name != entry.Name || info.Version != entry.Version || info.Kind != entry.Kind {
-		t.Errorf("the binary describes itself as %s %s %s, the manifest says %+v", info.Kind, info.Name, info.Version, entry)
-	}
-	binary, err := os.ReadFile(filepath.Join(dir, entry.Command))
-	if err != nil {
-		t.Fatalf("the manifest's command is not what the page builds: %v", err)
-	}
-	tryConnector(t, files, entry, binary)
-}
-
-// tryConnector does what the page does under "Loading it", with a real host.
-func tryConnector(t *testing.T, files map[string]string, entry manifest.Entry, binary []byte) {
-	w := harness.New(t)
-	w.Setenv("PATH", installAgent(t, w, files["echo-agent"]))
-	w.Start(harness.HostOptions{})
-	if err := os.Chmod(w.Write(".cotal/plugins/"+entry.Command, string(binary)), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	digest := sha256.Sum256(binary)
-	w.Write(".cotal/plugins.toml", strings.Replace(files["plugins.toml"], entry.SHA256, hex.EncodeToString(digest[:]), 1))
-	if out := w.CLI("ext", "reload").OK().Stdout; !strings.HasPrefix(out, "added     connector echo 0.1.0, pid ") {
-		t.Errorf("the reload of the page printed %q", out)
-	}
-
-	shows := func(text string) {
-		t.Helper()
-		harness.Eventually(t, harness.DefaultWait, "the output of parrot", func() (bool, string) {
-			out := w.CLI("logs", "parrot").Stdout
-			return strings.Contains(out, text), out
-		})
-	}
-	w.CLI("spawn", "--agent", "echo", "--name", "parrot", "--opt", "greeting=hi", "--prompt", "Say something.", "--detach").OK()
-	shows("hi! I was told:  And asked: Say something.")
-	w.CLI("input", "parrot", "--text", "hello there").OK()
-	shows("you said: hello there")
-	w.CLI("stop", "parrot").OK()
-
-	w.Persona("parrot", files["parrot.md"])
-	w.CLI("spawn", "parrot", "--detach").OK()
-	shows("hi! I was told: You repeat what you hear. And asked:")
-	w.CLI("stop", "parrot").OK()
-	// The bundle's own entries stand beside the workspace's.
-	w.Spawn("other", "sleep", "600")
-	w.CLI("stop", "other").OK()
-}
-
-// installAgent does what the page says to put the agent where the host finds it, and returns the PATH that the
-// page gives the host. The page once put it where no host looked.
-func installAgent(t *testing.T, w *harness.World, text string) string {
-	t.Helper()
-	page, err := os.ReadFile("../../docs/writing-a-connector.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := regexp.MustCompile("(?s)<!-- shell: install -->\n```\n(.*?)```").FindSubmatch(page)
-	if script == nil {
-		t.Fatal("the page does not install its agent")
-	}
-	home := w.Path("home")
-	w.Write("home/echo-agent", text)
-	cmd := exec.Command("/bin/sh", "-ec", string(script[1])+`printf %s "$PATH"`)
-	cmd.Dir, cmd.Env = home, []string{"HOME=" + home, "PATH=" + os.Getenv("PATH")}
-	path, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("install the agent as the page says: %v", err)
-	}
-	return string(path)
 }
 
 // What make install puts away finds itself again through the links.

@@ -1,0 +1,120 @@
+package docs
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cotal-ai/cotal-host/test/harness"
+)
+
+// scaffolded is a project as cotal ext new makes it, in an empty directory.
+func scaffolded(t *testing.T, w *harness.World, args ...string) (dir string) {
+	t.Helper()
+	root, err := harness.ModuleDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = filepath.Join(t.TempDir(), "own")
+	w.CLI(append([]string{"ext", "new", "--dir", dir, "--sdk", root}, args...)...).OK()
+	return dir
+}
+
+// offline runs a command of go in a project as its author types it, where nothing can be fetched.
+func offline(t *testing.T, dir string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOPROXY=off", "GOWORK=off", "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// A connector as generated builds without the network, keeps every rule, and runs its program in a seat of a host
+// that it was installed into.
+func TestScaffold_AConnectorWorksAsGenerated(t *testing.T) {
+	w := harness.New(t)
+	dir := scaffolded(t, w, "tiny", "--program", "tiny-agent")
+	offline(t, dir, "vet", "./...")
+	offline(t, dir, "test", "./...")
+	offline(t, dir, "build", "-o", "cotal-connector-tiny", ".")
+
+	bin := filepath.Join(w.Home, "bin")
+	if err := os.Mkdir(bin, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	agent := "#!/bin/sh\necho \"$(cat \"$TINY_PERSONA_FILE\") $(cat \"$TINY_PROMPT_FILE\") $*\"\nexec sleep 600\n"
+	if err := os.WriteFile(filepath.Join(bin, "tiny-agent"), []byte(agent), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	w.Start(harness.HostOptions{})
+	install(t, w, filepath.Join(dir, "cotal-connector-tiny"))
+	w.Persona("one", "---\nname: one\nagent: tiny\nlaunchOptions:\n  args: [\"--fast\"]\n---\nYou are brief.\n")
+	w.CLI("spawn", "one", "--prompt", "Begin.", "--detach").OK()
+	harness.Eventually(t, harness.DefaultWait, "the output of the program", func() (bool, string) {
+		out := w.CLI("logs", "one").Stdout
+		return strings.Contains(out, "You are brief. Begin. --fast"), out
+	})
+	w.CLI("stop", "one").OK()
+}
+
+// A runtime as generated builds without the network and keeps every rule: its own test is the suite.
+func TestScaffold_ARuntimeWorksAsGenerated(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the generated runtime holds seats the way Linux lets it")
+	}
+	w := harness.New(t)
+	dir := scaffolded(t, w, "own", "--kind", "runtime")
+	offline(t, dir, "vet", "./...")
+	offline(t, dir, "test", "./...")
+	offline(t, dir, "build", "-o", "cotal-runtime-own", ".")
+	if out := string(run(t, dir, "./cotal-runtime-own", "--cotal-describe")); !strings.Contains(out, `"name": "own"`) {
+		t.Errorf("it describes itself as %s", out)
+	}
+}
+
+// What an author of the page's connector writes himself is less than 60 lines, its test included: the rest was
+// generated.
+func TestScaffold_ThePageNeedsFewerThan60Lines(t *testing.T) {
+	w := harness.New(t)
+	generated := scaffolded(t, w, "echo", "--program", "echo-agent")
+	_, page := module(t, "writing-a-connector.md", "main.go", "main_test.go")
+	own := 0
+	for _, name := range []string{"main.go", "main_test.go"} {
+		text, err := os.ReadFile(filepath.Join(generated, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		left := strings.Split(string(text), "\n")
+		for line := range strings.Lines(page[name]) {
+			line = strings.TrimRight(line, "\n")
+			if i := slices.Index(left, line); i >= 0 {
+				left = slices.Delete(left, i, i+1)
+				continue
+			}
+			if strings.TrimSpace(line) != "" {
+				own++
+			}
+		}
+	}
+	if own == 0 || own >= 60 {
+		t.Errorf("%d lines of the page are not generated, want some and fewer than 60", own)
+	}
+	t.Logf("%d lines written by hand", own)
+}
+
+// install accepts the digest of a plugin and installs it, for a host that runs.
+func install(t *testing.T, w *harness.World, file string) {
+	t.Helper()
+	binary, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.CLI("ext", "install", file, "--sha256", hash(binary)).OK()
+}
