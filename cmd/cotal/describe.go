@@ -76,7 +76,7 @@ and what it answers. Every document is checked against the digest that names it.
 			}
 			names = args
 		}
-		d := describe(contract)
+		d := contractShown(contract)
 		for _, name := range names {
 			decl, _ := contract.Command(name)
 			one := describedCommand{CommandDecl: decl}
@@ -104,7 +104,7 @@ and what it answers. Every document is checked against the digest that names it.
 // describeWait bounds a describe and the reads of its documents.
 const describeWait = 15 * time.Second
 
-func describe(c *mesh.Contract) described {
+func contractShown(c *mesh.Contract) described {
 	d := described{
 		Endpoint: c.Endpoint, Owner: c.Owner, InstanceID: c.Responder.InstanceID, Epoch: c.Responder.Epoch,
 		Protocol: c.Protocol, Public: c.Public,

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -75,6 +76,9 @@ A name that is taken is refused; cotal ext upgrade replaces a plugin.`,
 			return err
 		}
 		defer src.done()
+		if h, ok := s.shipped(src); ok && !f.workspace && !f.replace {
+			return a.turnOn(cmd, s, h, f.asJSON)
+		}
 		return a.install(cmd, s, to, src, f, nil)
 	}
 	return cmd
@@ -93,6 +97,9 @@ func (f *installFlags) declare(cmd *cobra.Command) {
 func refused(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return cli.Fail(cli.Interrupted, "interrupted; nothing was changed")
+	}
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return cli.Fail(cli.Refused, "%w; nothing was changed: make room, then try again", err)
 	}
 	return cli.Fail(cli.Refused, "%w", err)
 }
@@ -114,6 +121,22 @@ type found struct {
 	kind   string
 	digest string // accepted already: an index that is signed by somebody who is trusted says so
 	done   func() // removes what was fetched
+
+	bundled bool // it was found by its name, beside cotal
+}
+
+// shipped finds what is to be installed among the entries of the bundle, which are installed by that, though they may
+// be turned off. Otherwise it lies beside cotal and is not in use.
+func (s *extScope) shipped(src found) (hits []placed, ok bool) {
+	if !src.bundled {
+		return nil, false
+	}
+	hits, err := s.find(src.kind, src.name)
+	if err != nil {
+		return nil, false
+	}
+	last := hits[len(hits)-1]
+	return hits, last.of == ofBundle && last.Command == filepath.Base(src.path) && (len(hits) == 1 || s.onlyOff(hits))
 }
 
 // source finds what install was told. A path is one with a slash, or of something that is there.
@@ -129,7 +152,7 @@ func (a *app) source(ctx context.Context, s *extScope, arg, kind string) (found,
 	for _, k := range []string{"connector", "runtime"} {
 		path := filepath.Join(s.bundleDir, "cotal-"+k+"-"+arg)
 		if st, err := os.Stat(path); (kind == "" || kind == k) && err == nil && st.Mode().IsRegular() {
-			return found{path: path, name: arg, kind: k, done: none}, nil
+			return found{path: path, name: arg, kind: k, bundled: true, done: none}, nil
 		}
 	}
 	indexes, err := s.store.Indexes()
@@ -384,8 +407,21 @@ func (a *app) upgradeAll(cmd *cobra.Command, s *extScope, f installFlags) error 
 	if err != nil {
 		return refused(err)
 	}
+	// Those whose file is not sound first: a host takes nothing else while one is not.
+	list := s.effective()
+	slices.SortStableFunc(list, func(x, y placed) int {
+		_, errX := s.store.Verify(x.Entry, s.bundleDir)
+		_, errY := s.store.Verify(y.Entry, s.bundleDir)
+		switch {
+		case errX != nil && errY == nil:
+			return -1
+		case errX == nil && errY != nil:
+			return 1
+		}
+		return 0
+	})
 	tried, failed := 0, 0
-	for _, e := range s.effective() {
+	for _, e := range list {
 		if e.of == ofBundle {
 			continue
 		}

@@ -121,33 +121,42 @@ func extEnableCmd(a *app) *cobra.Command {
 		`Turn a plugin on that was turned off, or removed from the bundle, and have a host that runs here start it. When it does
 not start, it stays off and exit code 1 says why.`,
 		"  cotal ext enable tmux",
-		func(cmd *cobra.Command, s *extScope, hits []placed, asJSON bool) error {
-			h := hits[0]
-			if h.On() {
-				return a.enter(cmd, s, asJSON, unchanged(h), extChange{})
-			}
-			if h.of == ofBundle {
-				return cli.Fail(cli.Refused, "%s is turned off in %s, which the build writes", h.Name, h.Source)
-			}
-			to, err := s.layer(h.of == ofWorkspace)
-			if err != nil {
-				return err
-			}
-			c := store.Change{Manifest: to.path, Kind: h.Kind, Name: h.Name}
-			c.Decide = func(now *manifest.Entry) (*manifest.Edit, error) {
-				if now == nil || now.On() {
-					return nil, nil
-				}
-				// A copy that is there only to be off goes, so that the bundle's own counts, also after an upgrade of it.
-				if s.onlyOff(hits) {
-					return &manifest.Edit{Kind: h.Kind, Name: h.Name, Remove: true}, nil
-				}
-				put := *now
-				put.Enabled = nil
-				return &manifest.Edit{Kind: h.Kind, Name: h.Name, Put: put}, nil
-			}
-			return a.enter(cmd, s, asJSON, c, extChange{Change: "enabled"})
-		})
+		a.turnOn)
+}
+
+// turnOn turns the first of the entries on.
+func (a *app) turnOn(cmd *cobra.Command, s *extScope, hits []placed, asJSON bool) error {
+	h := hits[0]
+	if h.On() {
+		return a.enter(cmd, s, asJSON, unchanged(h), extChange{})
+	}
+	if h.of == ofBundle {
+		return cli.Fail(cli.Refused, "%s is turned off in %s, which the build writes", h.Name, h.Source)
+	}
+	to, err := s.layer(h.of == ofWorkspace)
+	if err != nil {
+		return err
+	}
+	out := extChange{Change: "enabled"}
+	onlyOff := s.onlyOff(hits)
+	if onlyOff {
+		own := hits[len(hits)-1]
+		out.Version, out.SHA256, out.File = own.Version, own.SHA256, own.File(s.bundleDir)
+	}
+	c := store.Change{Manifest: to.path, Kind: h.Kind, Name: h.Name}
+	c.Decide = func(now *manifest.Entry) (*manifest.Edit, error) {
+		if now == nil || now.On() {
+			return nil, nil
+		}
+		// A copy that is there only to be off goes, so that the bundle's own counts, also after an upgrade of it.
+		if onlyOff {
+			return &manifest.Edit{Kind: h.Kind, Name: h.Name, Remove: true}, nil
+		}
+		put := *now
+		put.Enabled = nil
+		return &manifest.Edit{Kind: h.Kind, Name: h.Name, Put: put}, nil
+	}
+	return a.enter(cmd, s, asJSON, c, out)
 }
 
 // extInfo is a line of cotal ext info.
@@ -160,11 +169,11 @@ type extInfo struct {
 	Manifest string   `json:"manifest"`
 	File     string   `json:"file"` // what a host executes
 	SHA256   string   `json:"sha256"`
-	Sound    bool     `json:"sound"`            // the file has that digest
+	Sound    bool     `json:"sound"`             // the file has that digest
 	Problem  string   `json:"problem,omitempty"` // why it is not sound
-	Env      []string `json:"env,omitempty"`    // names of the variables it gets
-	Before   string   `json:"before,omitempty"` // version that cotal ext rollback goes back to
-	Covers   []string `json:"covers,omitempty"` // manifests that name it too, and do not count
+	Env      []string `json:"env,omitempty"`     // names of the variables it gets
+	Before   string   `json:"before,omitempty"`  // version that cotal ext rollback goes back to
+	Covers   []string `json:"covers,omitempty"`  // manifests that name it too, and do not count
 }
 
 func extInfoCmd(a *app) *cobra.Command {

@@ -98,7 +98,7 @@ The module of the SDK is taken from a checkout of cotal-host: the one that this 
 			return cli.PrintJSON(a.out, out)
 		}
 		_, err = fmt.Fprintf(a.out, "made %s with %s\nnext: cd %s && go test ./... && CGO_ENABLED=0 go build -o %s . && cotal ext install ./%[4]s\n",
-			cli.OneLine(to), strings.Join(out.Files, ", "), cli.OneLine(to), s.Command)
+			cli.OneLine(to), strings.Join(out.Files, ", "), cli.Quote(to), s.Command)
 		return err
 	}
 	return cmd

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,13 +11,16 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/host/instance"
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/plugins/store"
 	"github.com/cotal-ai/cotal-host/sdk/describe"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -182,6 +186,11 @@ func (a *app) swap(cmd *cobra.Command, out *extChange) func(context.Context) err
 		switch {
 		case err != nil && cli.CodeOf(err) == cli.Unreachable:
 			out.Host = hostNone
+			// One that boots may have read the manifest as it was; of several none is told apart here.
+			root := a.target.Workspace()
+			if run, perr := instance.Probe(root); errors.Is(err, mesh.ErrSeveralHosts) || root != "" && (perr != nil || run.Held) {
+				out.Host, out.Note = hostSilent, cli.Text(err)+"; once it answers: cotal ext reload"
+			}
 			return nil
 		case err != nil:
 			return err
@@ -244,15 +253,30 @@ func (a *app) printChange(asJSON bool, c extChange) error {
 	return err
 }
 
+// tellWait is how long a command waits for another one before it says so.
+const tellWait = 2 * time.Second
+
 // enter carries a change out and says what came of it.
 func (a *app) enter(cmd *cobra.Command, s *extScope, asJSON bool, c store.Change, out extChange) error {
 	out.Name, out.Kind, out.Manifest = c.Name, string(c.Kind), c.Manifest
 	c.Swap = a.swap(cmd, &out)
+	// Decide is asked under the lock.
+	waits := time.AfterFunc(tellWait, func() {
+		fmt.Fprintln(a.errw, "note: another cotal ext is at work; this one goes on when that is done")
+	})
+	decide := c.Decide
+	c.Decide = func(now *manifest.Entry) (*manifest.Edit, error) {
+		waits.Stop()
+		return decide(now)
+	}
 	done, err := s.store.Enter(cmd.Context(), c)
+	waits.Stop()
 	switch {
 	case errors.Is(err, store.ErrKeep):
 		fmt.Fprintf(a.errw, "note: %s stays changed\n", cli.OneLine(c.Manifest))
 		return err
+	case errors.Is(err, context.Canceled):
+		return refused(err)
 	case errors.Is(err, store.ErrNeeded), errors.Is(err, store.ErrTaken), errors.Is(err, store.ErrNone):
 		return cli.Fail(cli.Refused, "%w; nothing was changed", err)
 	case err != nil && cli.CodeOf(err) == cli.Refused:
@@ -316,7 +340,8 @@ func (a *app) seatsThatNeed(path string) store.Users {
 			if live, _ := seat.Check(f.Seat.Identity()); live == seat.Dead {
 				continue
 			}
-			if needs(f.Seat.Record.Form, kind, name) {
+			intent, err := record.ReadIntent(f.Dir)
+			if needs(f.Seat.Record.Form, intent.Runtime, err != nil, kind, name) {
 				need = append(need, "seat "+f.Seat.Record.Owner.Alias)
 			}
 		}
@@ -324,22 +349,23 @@ func (a *app) seatsThatNeed(path string) store.Users {
 	}
 }
 
-// needs reports whether a launch form names a plugin; one that cannot be read may.
-func needs(form json.RawMessage, kind describe.Kind, name string) bool {
+// needs reports whether a seat needs a plugin, by its launch form and the runtime that it was meant for. What cannot
+// be read may name any.
+func needs(form json.RawMessage, runtime string, unreadable bool, kind describe.Kind, name string) bool {
 	var f struct {
 		Agent   string `json:"agent"`
-		Runtime string `json:"runtime"`
+		Runtime string `json:"runtime"` // empty: that of the host
 	}
 	if err := json.Unmarshal(form, &f); err != nil {
 		return true
 	}
-	if f.Runtime == "" {
-		f.Runtime = "pty"
+	if kind != describe.Runtime {
+		return f.Agent == name
 	}
-	if kind == describe.Runtime {
-		return f.Runtime == name
+	if f.Runtime == "" && unreadable {
+		return true
 	}
-	return f.Agent == name
+	return cmp.Or(f.Runtime, runtime, "pty") == name
 }
 
 // kindFlag declares --kind.

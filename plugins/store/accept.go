@@ -90,6 +90,7 @@ func ask(ctx context.Context, file, cwd string) (describe.Identity, error) {
 		}
 		break
 	}
+	restrict(cmd.Process.Pid)
 	err := cmd.Wait()
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it left in its group
 	switch {

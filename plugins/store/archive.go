@@ -29,14 +29,15 @@ func (st *Staged) fromArchive(ctx context.Context, raw, command string, gz bool)
 	if gz {
 		read = readTar
 	}
+	caps := st.store.caps
 	var c chooser
 	names, n, total := map[string]string{}, 0, int64(0)
-	err := read(raw, func(it item) error {
+	err := read(raw, caps, func(it item) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if n++; n > MaxEntries {
-			return fmt.Errorf("%w: more than %d entries", ErrHostile, MaxEntries)
+		if n++; n > caps.entries {
+			return fmt.Errorf("%w: more than %d entries", ErrHostile, caps.entries)
 		}
 		name, why := checkName(it.name)
 		switch {
@@ -62,12 +63,12 @@ func (st *Staged) fromArchive(ctx context.Context, raw, command string, gz bool)
 			return nil
 		}
 		// What is said of the size is not believed.
-		k, err := io.Copy(io.Discard, io.LimitReader(it.body, MaxTotal-total+1))
+		k, err := io.Copy(io.Discard, io.LimitReader(it.body, caps.total-total+1))
 		if err != nil {
 			return fmt.Errorf("entry %q: %w", short(name), err)
 		}
-		if total += k; total > MaxTotal {
-			return fmt.Errorf("%w: more than %d MiB unpacked", ErrHostile, MaxTotal>>20)
+		if total += k; total > caps.total {
+			return caps.tooMuch()
 		}
 		c.add(name, it.mode.Perm()&0o111 != 0)
 		return nil
@@ -81,7 +82,7 @@ func (st *Staged) fromArchive(ctx context.Context, raw, command string, gz bool)
 	}
 	st.Left = c.others(chosen)
 	errTaken := errors.New("taken")
-	err = read(raw, func(it item) error {
+	err = read(raw, caps, func(it item) error {
 		if name, _ := checkName(it.name); name != chosen || it.mode.IsDir() {
 			return nil
 		}
@@ -135,7 +136,11 @@ func short(s string) string {
 	return s
 }
 
-func readTar(path string, each func(item) error) error {
+func (c caps) tooMuch() error {
+	return fmt.Errorf("%w: more than %d MiB unpacked", ErrHostile, c.total>>20)
+}
+
+func readTar(path string, caps caps, each func(item) error) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -146,7 +151,7 @@ func readTar(path string, each func(item) error) error {
 		return fmt.Errorf("%w: no sound gzip: %w", ErrHostile, err)
 	}
 	// Headers count too: an archive of nothing but long ones must end.
-	limit := &io.LimitedReader{R: gz, N: MaxTotal + MaxEntries*4096}
+	limit := &io.LimitedReader{R: gz, N: caps.total + int64(caps.entries)*4096}
 	tr := tar.NewReader(limit)
 	for {
 		h, err := tr.Next()
@@ -158,7 +163,7 @@ func readTar(path string, each func(item) error) error {
 		}
 		if err != nil || limit.N <= 0 {
 			if limit.N <= 0 {
-				return fmt.Errorf("%w: more than %d MiB unpacked", ErrHostile, MaxTotal>>20)
+				return caps.tooMuch()
 			}
 			return fmt.Errorf("%w: no sound tar in the gzip: %w", ErrHostile, err)
 		}
@@ -180,14 +185,14 @@ func readTar(path string, each func(item) error) error {
 	}
 }
 
-func readZip(path string, each func(item) error) error {
+func readZip(path string, caps caps, each func(item) error) error {
 	zr, err := zip.OpenReader(path)
 	if err != nil && !errors.Is(err, zip.ErrInsecurePath) {
 		return fmt.Errorf("%w: no sound zip: %w", ErrHostile, err)
 	}
 	defer zr.Close()
 	for _, f := range zr.File {
-		it := item{name: f.Name, mode: f.Mode(), size: int64(min(f.UncompressedSize64, MaxTotal))}
+		it := item{name: f.Name, mode: f.Mode(), size: int64(min(f.UncompressedSize64, uint64(caps.total)))}
 		if !it.mode.IsRegular() {
 			if err := each(it); err != nil {
 				return err

@@ -100,21 +100,19 @@ func (s *Store) Enter(ctx context.Context, c Change) (out Entered, err error) {
 		out.Changed = true
 		return after, nil
 	})
+	if err == nil && c.Swap != nil {
+		if err = c.Swap(ctx); errors.Is(err, ErrKeep) {
+			return out, err
+		}
+	}
 	if err != nil {
-		forget()
-		return Entered{Was: out.Was, Now: out.Was}, err
+		back := s.takeBack(c.Manifest, before, after)
+		if back == nil {
+			forget()
+		}
+		return Entered{Was: out.Was, Now: out.Was}, errors.Join(err, back)
 	}
 	if c.Swap != nil {
-		if err := c.Swap(ctx); err != nil {
-			if errors.Is(err, ErrKeep) {
-				return out, err
-			}
-			back := s.takeBack(c.Manifest, before, after)
-			if back == nil {
-				forget()
-			}
-			return Entered{Was: out.Was, Now: out.Was}, errors.Join(err, back)
-		}
 		if err := fpSwapped.Hit(); err != nil {
 			return out, err
 		}
@@ -151,10 +149,13 @@ func (s *Store) takeBack(path string, before, after []byte) error {
 	}
 	ctx := context.Background() // the error that led here may be that of a context
 	err := manifest.Update(ctx, path, func(now []byte) ([]byte, error) {
-		if string(now) != string(after) {
-			return now, errors.New("somebody changed it meanwhile: it is left as it is now")
+		switch string(now) {
+		case string(after):
+			return before, nil
+		case string(before): // it was not written
+			return now, nil
 		}
-		return before, nil
+		return now, errors.New("somebody changed it meanwhile: it is left as it is now")
 	})
 	if err != nil {
 		return fmt.Errorf("%w; and the change could not be taken back: %w", ErrKeep, err)
@@ -162,26 +163,25 @@ func (s *Store) takeBack(path string, before, after []byte) error {
 	return nil
 }
 
-// remember keeps what an entry was, and that the manifest names binaries of the store. forget takes it back: what an
-// entry was before is then what it was before that.
+// remember keeps what an entry was, and that the manifest names binaries of the store. forget takes it back. What it
+// was before that is kept too until the change is done: whoever is killed in between has changed nothing, and can
+// still go back to it.
 func (s *Store) remember(c Change, was *manifest.Entry, ed *manifest.Edit) (forget func(), err error) {
 	forget = func() {}
 	old, err := s.pastOf(c.Manifest)
 	if err != nil {
 		return forget, err
 	}
-	p := past{Manifest: old.Manifest, Entries: maps.Clone(old.Entries)}
+	p := old
+	p.Before = maps.Clone(old.Before)
 	key := entryKey(c.Kind, c.Name)
-	switch {
-	case was == nil:
-		delete(p.Entries, key)
-	case ed.Remove || was.SHA256 != ed.Put.SHA256:
-		p.Entries[key] = *was
+	if was != nil && (ed.Remove || was.SHA256 != ed.Put.SHA256) {
+		p.Before[key] = append([]manifest.Entry{*was}, p.Before[key]...)
 	}
 	if err := s.keepPast(p); err != nil {
 		return forget, err
 	}
-	forget = func() { _ = s.keepPast(old) } // what cannot be written is a version that cannot be gone back to
+	forget = func() { _ = s.keepPast(old) } // what cannot be written is one version more that is kept
 	return forget, fpRecorded.Hit()
 }
 
@@ -191,49 +191,70 @@ func (s *Store) Previous(path string, kind describe.Kind, name string) (manifest
 	if err != nil {
 		return manifest.Entry{}, err
 	}
-	e, ok := p.Entries[entryKey(kind, name)]
-	if !ok {
-		return e, fmt.Errorf("%s %s in %s: %w", kind, name, path, ErrNoWayBack)
+	m, err := manifest.Load(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return manifest.Entry{}, err
 	}
-	return e, nil
+	if e := lastBefore(p.Before[entryKey(kind, name)], m, kind, name); e != nil {
+		return *e, nil
+	}
+	return manifest.Entry{}, fmt.Errorf("%s %s in %s: %w", kind, name, path, ErrNoWayBack)
 }
 
-// put moves a copy into the store, under the lock. One that is there and sound stays; one that is not is replaced.
+// lastBefore finds the latest of some entries, the newest first, that is another than the one of the manifest, which
+// may be nil.
+func lastBefore(before []manifest.Entry, m *manifest.Manifest, kind describe.Kind, name string) *manifest.Entry {
+	var now manifest.Entry
+	if m != nil {
+		now, _ = m.Find(kind, name)
+	}
+	for i, e := range before {
+		if e.SHA256 != now.SHA256 {
+			return &before[i]
+		}
+	}
+	return nil
+}
+
+// put moves a copy into the store, under the lock. One that is there and sound stays; one that is not is replaced, and
+// nothing beside it is touched.
 func (s *Store) put(st *Staged) error {
+	if err := s.verify(st.Digest, st.Command); err == nil {
+		return nil
+	}
+	if err := s.place(st); err != nil {
+		return fmt.Errorf("put plugin into the store: %w", err)
+	}
+	return fpStored.Hit()
+}
+
+func (s *Store) place(st *Staged) error {
 	parent, err := s.dir("sha256")
 	if err != nil {
 		return err
 	}
-	final := filepath.Join(parent, st.Digest)
-	if err := s.verify(st.Digest, st.Command); err == nil {
-		return nil
-	}
-	out := filepath.Dir(st.file)
-	if _, err := os.Lstat(final); err == nil {
-		// Other bytes, another name, or nothing: out of the way, so that what is written here is whole.
-		if kept, err := os.ReadDir(final); err == nil && len(kept) > 0 {
-			for _, d := range kept {
-				if d.Name() != st.Command && s.verify(st.Digest, d.Name()) == nil {
-					if err := os.Link(filepath.Join(final, d.Name()), filepath.Join(out, d.Name())); err != nil {
-						return fmt.Errorf("put plugin into the store: %w", err)
-					}
-				}
-			}
-		}
-		if err := os.Rename(final, filepath.Join(st.dir, "replaced")); err != nil {
-			return fmt.Errorf("put plugin into the store: %w", err)
+	dir := filepath.Join(parent, st.Digest)
+	if info, err := os.Lstat(dir); err == nil && !info.IsDir() {
+		if err := os.Remove(dir); err != nil {
+			return err
 		}
 	}
-	if err := manifest.SyncDir(out); err != nil {
-		return fmt.Errorf("put plugin into the store: %w", err)
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
 	}
-	if err := os.Rename(out, final); err != nil {
-		return fmt.Errorf("put plugin into the store: %w", err)
+	final := filepath.Join(dir, st.Command)
+	if info, err := os.Lstat(final); err == nil && info.IsDir() { // a file does not replace it
+		if err := removeAll(final); err != nil {
+			return err
+		}
 	}
-	if err := manifest.SyncDir(parent); err != nil {
-		return fmt.Errorf("put plugin into the store: %w", err)
+	if err := os.Rename(st.file, final); err != nil {
+		return err
 	}
-	return fpStored.Hit()
+	if err := manifest.SyncDir(dir); err != nil {
+		return err
+	}
+	return manifest.SyncDir(parent)
 }
 
 // verify says what is wrong with a binary of the store.

@@ -43,7 +43,7 @@ func TestAFullDiskLeavesTheVersionBefore(t *testing.T) {
 		})
 		switch place {
 		case "the store": // what was installed moves there
-			moved := &Store{filepath.Join(small, "cotal", "store")}
+			moved := at(filepath.Join(small, "cotal", "store"))
 			t.Setenv("XDG_DATA_HOME", small)
 			if err := install(t.Context(), moved, w.manifest, w.plugin(t, "1")); err != nil {
 				t.Fatal(err)

@@ -284,13 +284,13 @@ func (x *Indexes) Fetch(ctx context.Context, it Item, progress func(done, total 
 	if err != nil {
 		return "", nil, err
 	}
-	done = func() {
+	end := func() {
 		_ = removeAll(dir)
 		unlock()
 	}
 	defer func() {
 		if err != nil {
-			done()
+			end()
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
@@ -308,7 +308,7 @@ func (x *Indexes) Fetch(ctx context.Context, it Item, progress func(done, total 
 	if _, _, err = copyNew(ctx, file, body, MaxFile, size, progress); err != nil {
 		return "", nil, fmt.Errorf("fetch %s: %w", where, err)
 	}
-	return file, done, nil
+	return file, end, nil
 }
 
 // get reads a small file.

@@ -26,6 +26,12 @@ const (
 	maxDeep    = 32        // directories within each other
 )
 
+// caps are those that tests make smaller.
+type caps struct {
+	entries int
+	total   int64
+}
+
 // Source is what somebody wants installed.
 type Source struct {
 	Path    string // file, archive (tar.gz or zip) or directory
@@ -177,8 +183,8 @@ func (st *Staged) fromDir(ctx context.Context, src Source) error {
 		case path == ".git":
 			return fs.SkipDir
 		}
-		if n++; n > MaxEntries {
-			return fmt.Errorf("%w: more than %d files", ErrHostile, MaxEntries)
+		if n++; n > st.store.caps.entries {
+			return fmt.Errorf("%w: more than %d files", ErrHostile, st.store.caps.entries)
 		}
 		if d.IsDir() {
 			return nil

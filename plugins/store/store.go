@@ -23,8 +23,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/sdk/describe"
@@ -54,7 +56,10 @@ var (
 )
 
 // Store is a directory of plugin binaries of one user. Its methods may be called from any goroutine and process.
-type Store struct{ root string }
+type Store struct {
+	root string
+	caps caps
+}
 
 // Open gives the store at root, which need not exist yet. Empty: manifest.StoreRoot.
 func Open(root string) (*Store, error) {
@@ -64,8 +69,10 @@ func Open(root string) (*Store, error) {
 	if !filepath.IsAbs(root) {
 		return nil, errors.New("open plugin store: neither XDG_DATA_HOME nor HOME says where it is")
 	}
-	return &Store{root}, nil
+	return at(root), nil
 }
+
+func at(root string) *Store { return &Store{root, caps{MaxEntries, MaxTotal}} }
 
 // Root is the directory.
 func (s *Store) Root() string { return s.root }
@@ -141,7 +148,7 @@ func (s *Store) sweep(ctx context.Context) ([]string, error) {
 	if err := s.sweepStaging(ctx); err != nil {
 		return nil, err
 	}
-	needed, err := s.needed()
+	needed, err := s.needed(time.Now())
 	if err != nil {
 		return nil, fmt.Errorf("nothing was removed from the plugin store: %w", err)
 	}
@@ -206,9 +213,14 @@ func removeAll(path string) error {
 
 // past is what the store knows of one manifest.
 type past struct {
-	Manifest string                    `json:"manifest"`
-	Entries  map[string]manifest.Entry `json:"entries"` // by kind/name: what an entry was before its last change
+	Manifest string                      `json:"manifest"`
+	Before   map[string][]manifest.Entry `json:"before"` // by kind/name: what an entry was before its last change, the latest first
+	Named    []string                    `json:"named"`  // digests that it named when it was looked at last
+	Missed   time.Time                   `json:"missed"` // since when there is no such file; zero: there was one
 }
+
+// missedFor is how long what a manifest named is kept after it is gone: it may be on a disk that is not there now.
+const missedFor = 90 * 24 * time.Hour
 
 func entryKey(kind describe.Kind, name string) string { return string(kind) + "/" + name }
 
@@ -219,7 +231,7 @@ func (s *Store) pastFile(path string) string {
 
 // pastOf reads what is known of a manifest; one that is not known yet is empty.
 func (s *Store) pastOf(path string) (past, error) {
-	p := past{Manifest: path, Entries: map[string]manifest.Entry{}}
+	p := past{Manifest: path, Before: map[string][]manifest.Entry{}}
 	text, err := os.ReadFile(s.pastFile(path))
 	if errors.Is(err, fs.ErrNotExist) {
 		return p, nil
@@ -227,8 +239,8 @@ func (s *Store) pastOf(path string) (past, error) {
 	if err == nil {
 		err = json.Unmarshal(text, &p)
 	}
-	if err == nil && p.Entries == nil {
-		p.Entries = map[string]manifest.Entry{}
+	if err == nil && p.Before == nil {
+		p.Before = map[string][]manifest.Entry{}
 	}
 	if err != nil {
 		return p, fmt.Errorf("read %s: %w", s.pastFile(path), err)
@@ -250,8 +262,9 @@ func (s *Store) keepPast(p past) error {
 	return nil
 }
 
-// needed lists the digests that a known manifest names, or named before its last change.
-func (s *Store) needed() (map[string]bool, error) {
+// needed lists the digests that a known manifest names, or named before its last change. A manifest that is not there
+// names what it named, for missedFor.
+func (s *Store) needed(now time.Time) (map[string]bool, error) {
 	found, err := filepath.Glob(filepath.Join(s.root, "previous", "*.json"))
 	if err != nil {
 		return nil, err
@@ -266,19 +279,54 @@ func (s *Store) needed() (map[string]bool, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", file, err)
 		}
-		for _, e := range p.Entries {
-			needed[e.SHA256] = true
-		}
-		m, err := manifest.Load(p.Manifest)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+		keep, err := s.look(&p, now)
 		if err != nil {
 			return nil, err
 		}
-		for _, e := range m.Entries {
-			needed[e.SHA256] = true
+		if !keep {
+			if err := os.Remove(file); err != nil {
+				return nil, fmt.Errorf("forget %s: %w", p.Manifest, err)
+			}
+			continue
+		}
+		for _, before := range p.Before {
+			for _, e := range before {
+				needed[e.SHA256] = true
+			}
+		}
+		for _, digest := range p.Named {
+			needed[digest] = true
 		}
 	}
 	return needed, nil
+}
+
+// look brings what is known of a manifest up to date, and says whether to know it any longer.
+func (s *Store) look(p *past, now time.Time) (keep bool, err error) {
+	next := past{Manifest: p.Manifest, Before: p.Before, Named: p.Named, Missed: p.Missed}
+	m, err := manifest.Load(p.Manifest)
+	switch {
+	case err == nil:
+		next.Named, next.Missed, next.Before = nil, time.Time{}, map[string][]manifest.Entry{}
+		for _, e := range m.Entries {
+			next.Named = append(next.Named, e.SHA256)
+		}
+		for key, before := range p.Before {
+			kind, name, _ := strings.Cut(key, "/")
+			if e := lastBefore(before, m, describe.Kind(kind), name); e != nil {
+				next.Before[key] = []manifest.Entry{*e}
+			}
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return true, err
+	case p.Missed.IsZero():
+		next.Missed = now
+	case now.Sub(p.Missed) > missedFor:
+		return false, nil
+	}
+	if reflect.DeepEqual(next, *p) {
+		return true, nil
+	}
+	*p = next
+	return true, s.keepPast(next)
 }

@@ -29,7 +29,7 @@ const childEnv = "COTAL_STORE_CHILD" // store, manifest, source, separated by li
 func TestMain(m *testing.M) {
 	if job := os.Getenv(childEnv); job != "" {
 		parts := strings.Split(job, "\n")
-		s := &Store{parts[0]}
+		s := at(parts[0])
 		if err := install(context.Background(), s, parts[1], parts[2]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -87,7 +87,7 @@ func newWorld(t *testing.T) world {
 	dir := t.TempDir()
 	t.Cleanup(func() { _ = removeAll(dir) })
 	t.Setenv("XDG_DATA_HOME", filepath.Join(dir, "data"))
-	return world{&Store{manifest.StoreRoot()}, filepath.Join(dir, "config", manifest.FileName), dir}
+	return world{at(manifest.StoreRoot()), filepath.Join(dir, "config", manifest.FileName), dir}
 }
 
 func (w world) plugin(t *testing.T, version string) string {
@@ -168,6 +168,12 @@ func TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne(t *testing.T) {
 				t.Errorf("version %s", v)
 			}
 			t.Logf("killed at %s: version %s", site.Name, v)
+			was, err := w.Previous(w.manifest, describe.Connector, "echo")
+			if want := map[string]string{"1": "0", "2": "1"}[v]; err != nil || was.Version != want {
+				t.Errorf("the version before is %+v, %v; want %s", was, err, want)
+			} else if _, err := w.Verify(was, "/nowhere"); err != nil {
+				t.Errorf("the version before: %v", err)
+			}
 			if err := install(t.Context(), w.Store, w.manifest, w.plugin(t, "3")); err != nil {
 				t.Fatal(err)
 			}
@@ -179,6 +185,40 @@ func TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne(t *testing.T) {
 	}
 	if n < 9 {
 		t.Errorf("%d places found", n)
+	}
+}
+
+func TestAnErrorAtAnyPlaceLeavesTheOldVersionOrTheNewOne(t *testing.T) {
+	sites, err := failpoints.Scan("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, site := range sites {
+		if site.Process() != "ext" {
+			continue
+		}
+		t.Run(site.Name, func(t *testing.T) {
+			w := newWorld(t)
+			for _, v := range []string{"0", "1"} {
+				if err := install(t.Context(), w.Store, w.manifest, w.plugin(t, v)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			out, err := w.child(w.plugin(t, "2"), site.Name+"=1*error(the disk went away)").CombinedOutput()
+			late := site.Name == "ext.enter.swapped" || site.Name == "ext.sweep.removed" // all is done by then
+			if v := w.works(t); !late && (v != "1" || err == nil || !strings.Contains(string(out), "the disk went away") || strings.Count(string(out), "\n") != 1) {
+				t.Errorf("version %s, %v: %s; want version 1 and one line", v, err, out)
+			} else if late && v != "2" {
+				t.Errorf("version %s, %v: %s", v, err, out)
+			}
+			if was, err := w.Previous(w.manifest, describe.Connector, "echo"); err != nil || !late && was.Version != "0" || late && was.Version != "1" {
+				t.Errorf("the version before is %+v, %v", was, err)
+			}
+			if _, err := w.Sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w.clean(t, 2)
+		})
 	}
 }
 
@@ -195,9 +235,11 @@ func TestKilledAtThirtyRandomMomentsLeavesTheOldVersionOrTheNewOne(t *testing.T)
 	seed := uint64(time.Now().UnixNano())
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	killed, was := 0, "0"
-	for i := range 30 {
+	i := 0
+	for ; killed < 30 && i < 300; i++ {
 		next := fmt.Sprint(i + 2)
 		cmd := w.child(w.plugin(t, next), "")
+		begin := time.Now()
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -206,6 +248,8 @@ func TestKilledAtThirtyRandomMomentsLeavesTheOldVersionOrTheNewOne(t *testing.T)
 		timer.Stop()
 		if err != nil {
 			killed++
+		} else {
+			whole = time.Since(begin)
 		}
 		v := w.works(t)
 		if v != was && v != next || err == nil && v != next {
@@ -213,14 +257,14 @@ func TestKilledAtThirtyRandomMomentsLeavesTheOldVersionOrTheNewOne(t *testing.T)
 		}
 		was = v
 	}
-	if killed == 0 {
-		t.Errorf("seed %d: nothing was killed: this test shows nothing", seed)
+	if killed < 30 {
+		t.Errorf("seed %d: only %d of %d were killed", seed, killed, i)
 	}
 	if err := install(t.Context(), w.Store, w.manifest, w.plugin(t, "99")); err != nil {
 		t.Fatal(err)
 	}
 	w.clean(t, 2)
-	t.Logf("%d of 30 were killed, within %s", killed, whole)
+	t.Logf("%d of %d were killed, within %s", killed, i, whole)
 }
 
 func TestAPluginThatIsNeededIsNotRemoved(t *testing.T) {
@@ -300,5 +344,92 @@ func TestASourceThatIsExchangedChangesNothing(t *testing.T) {
 	id, err := st.Accept(t.Context(), hex.EncodeToString(want[:]))
 	if err != nil || id.Name != "echo" || id.Version != "1" {
 		t.Errorf("%+v, %v", id, err)
+	}
+}
+
+func TestWhatAManifestNamedIsKeptWhileItsDiskIsAway(t *testing.T) {
+	w := newWorld(t)
+	if err := install(t.Context(), w.Store, w.manifest, w.plugin(t, "1")); err != nil {
+		t.Fatal(err)
+	}
+	away := filepath.Join(w.dir, "away")
+	if err := os.Rename(filepath.Dir(w.manifest), away); err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(w.dir, "other", manifest.FileName)
+	for _, v := range []string{"2", "3", "4"} { // each removes what nobody needs
+		if err := install(t.Context(), w.Store, other, w.plugin(t, v)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	digest := func(version string) string {
+		sum := sha256.Sum256([]byte(script("echo", version)))
+		return hex.EncodeToString(sum[:])
+	}
+	for _, c := range []struct {
+		later time.Duration
+		want  bool
+	}{{missedFor - time.Hour, true}, {missedFor + time.Hour, false}} {
+		needed, err := w.needed(time.Now().Add(c.later))
+		if err != nil || needed[digest("1")] != c.want || !needed[digest("4")] || !needed[digest("3")] || needed[digest("2")] {
+			t.Errorf("after %s: %v, %v", c.later, needed, err)
+		}
+	}
+}
+
+func TestAManifestThatComesBackHasItsPlugins(t *testing.T) {
+	w := newWorld(t)
+	if err := install(t.Context(), w.Store, w.manifest, w.plugin(t, "1")); err != nil {
+		t.Fatal(err)
+	}
+	away := filepath.Join(w.dir, "away")
+	if err := os.Rename(filepath.Dir(w.manifest), away); err != nil {
+		t.Fatal(err)
+	}
+	if err := install(t.Context(), w.Store, filepath.Join(w.dir, "other", manifest.FileName), w.plugin(t, "2")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(away, filepath.Dir(w.manifest)); err != nil {
+		t.Fatal(err)
+	}
+	if v := w.works(t); v != "1" {
+		t.Errorf("version %s", v)
+	}
+	p, err := w.pastOf(w.manifest)
+	if err != nil || p.Missed.IsZero() {
+		t.Fatalf("%+v, %v: this test shows nothing", p, err)
+	}
+	if _, err := w.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p, err = w.pastOf(w.manifest); err != nil || !p.Missed.IsZero() {
+		t.Errorf("it counts as missing since %s, %v", p.Missed, err)
+	}
+}
+
+func TestTwoNamesOfOneProgramAreKeptSideBySide(t *testing.T) {
+	w := newWorld(t)
+	src := w.plugin(t, "1")
+	if err := install(t.Context(), w.Store, w.manifest, src); err != nil {
+		t.Fatal(err)
+	}
+	st, err := w.Stage(t.Context(), Source{Path: src, Command: "another-name"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Discard()
+	id, err := st.Accept(t.Context(), st.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(w.dir, "other", manifest.FileName)
+	if _, err := w.Enter(t.Context(), Change{Manifest: other, Kind: id.Kind, Name: id.Name, Staged: st, Decide: put(st, id)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{w.manifest, other} {
+		w.manifest = path
+		if v := w.works(t); v != "1" {
+			t.Errorf("%s: version %s", path, v)
+		}
 	}
 }
