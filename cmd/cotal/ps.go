@@ -228,7 +228,15 @@ func meshWords(r wire.AgentRow) string {
 	case r.Mesh == "":
 		return "mesh not said"
 	}
-	return r.Mesh
+	return r.Mesh + conditionWords(r.Condition)
+}
+
+// conditionWords is what the agent program reported of itself, behind the state.
+func conditionWords(c *wire.PresenceCondition) string {
+	if c == nil {
+		return ""
+	}
+	return " (" + c.Code + ")"
 }
 
 func modelWords(r wire.AgentRow) string {

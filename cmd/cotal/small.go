@@ -100,6 +100,27 @@ type inspected struct {
 	Program []string `json:"program,omitempty"` // command line of the process now, on this machine
 }
 
+// meshInFull is the state on the mesh with its reason, and how it is known.
+func meshInFull(r wire.AgentRow) string {
+	text := meshWords(r)
+	if !strings.HasPrefix(text, r.Mesh) || r.Mesh == "" { // it is not known, or not there
+		return text
+	}
+	if c := r.Condition; c != nil && (c.Message != "" || c.Source != "") {
+		text += ": " + strings.Trim(c.Message+", "+c.Source, ", ")
+	}
+	if by, ok := knownBy[r.MeshBy]; ok {
+		text += "; known by " + by
+	}
+	return text
+}
+
+// knownBy says how a state on the mesh is known.
+var knownBy = map[string]string{
+	"hook": "a hook of its program", "program": "its program's server or plugin", "file": "its program's status file",
+	"process": "its process", "agent": "what the agent says", "silence": "the silence of its program",
+}
+
 // printRow shows one row in full. A fact that is absent is not shown: it is not known.
 func printRow(w io.Writer, r wire.AgentRow, argv []string) {
 	line := func(name, format string, args ...any) {
@@ -120,7 +141,8 @@ func printRow(w io.Writer, r wire.AgentRow, argv []string) {
 	line("status", "%s", processWords(r))
 	line("reason", "%s", r.Reason)
 	if r.MeshView != "unpopulated" {
-		line("mesh", "%s", meshWords(r))
+		line("mesh", "%s", meshInFull(r))
+		line("activity", "%s", r.Activity)
 	}
 	line("model", "%s", strings.TrimSuffix(r.Model+" / "+r.Variant, " / "))
 	line("program", "%s", programWords(argv))

@@ -19,6 +19,8 @@ type Seats interface {
 	Spawn(ctx context.Context, c wire.Caller, id, fingerprint string, args wire.SpawnArgs) (wire.Acceptance, error)
 	Despawn(ctx context.Context, by wire.Caller, t wire.Target, args wire.DespawnArgs) (wire.DespawnReply, error)
 	Input(ctx context.Context, t wire.Target, args wire.InputArgs) (wire.InputReply, error)
+	// Nudge is Input that yields to whoever is at the terminal.
+	Nudge(ctx context.Context, t wire.Target, args wire.InputArgs) (wire.InputReply, error)
 	Terminal(ctx context.Context, t wire.Target, args wire.TerminalArgs) (wire.TerminalReply, error)
 }
 

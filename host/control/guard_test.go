@@ -78,6 +78,10 @@ func (h *house) Input(context.Context, wire.Target, wire.InputArgs) (wire.InputR
 	return wire.InputReply{}, h.did("input")
 }
 
+func (h *house) Nudge(context.Context, wire.Target, wire.InputArgs) (wire.InputReply, error) {
+	return wire.InputReply{}, h.did("nudge")
+}
+
 func (h *house) Terminal(context.Context, wire.Target, wire.TerminalArgs) (wire.TerminalReply, error) {
 	return wire.TerminalReply{}, h.did("terminal")
 }

@@ -177,8 +177,7 @@ func seatRows(d Deps) []entry {
 			return d.Seats.Despawn(ctx, r.Caller(), r.Target(), args)
 		}),
 		row(entry{
-			Name: wire.CmdInput, Capability: wire.CapManagerLifecycle, Targeted: true,
-			Modes: []wire.Authz{wire.AuthzSelf, wire.AuthzOwner, wire.AuthzAny}, // self: a bridge tells its idle agent of a message
+			Name: wire.CmdInput, Capability: wire.CapManagerLifecycle, Targeted: true, Modes: targeted,
 			ArgsShape: wire.Shape{
 				Limits:     map[string]wire.Limit{"text": {Min: 1, Max: wire.MaxText}, "keys": {Min: 1, Max: wire.MaxKeys}},
 				ExactlyOne: []string{"text", "keys"},

@@ -41,6 +41,11 @@ const (
 // whole lines), unimplemented (the runtime cannot type), unavailable (a person types, or the program does
 // not take input now). The outcome says whether a part was typed.
 func (s *Set) Input(ctx context.Context, target wire.Target, args wire.InputArgs) (wire.InputReply, error) {
+	return s.typeInto(ctx, target, args, false)
+}
+
+// typeInto is Input, and with polite Nudge.
+func (s *Set) typeInto(ctx context.Context, target wire.Target, args wire.InputArgs, polite bool) (wire.InputReply, error) {
 	if err := args.Check(); err != nil {
 		return wire.InputReply{}, wire.Refuse(wire.CodeBadRequest, "%v", err)
 	}
@@ -75,7 +80,7 @@ func (s *Set) Input(ctx context.Context, target wire.Target, args wire.InputArgs
 		return wire.InputReply{}, err
 	}
 	defer t.close()
-	return a.input(ctx, t, args)
+	return a.input(ctx, t, args, polite)
 }
 
 // accepts returns why nothing may be typed into the seat now, or nil. It is asked before every write. While an
@@ -106,13 +111,13 @@ func (snap *Snapshot) accepts() error {
 }
 
 // input does what Input says once the seat is found, reachable and nobody else's input is under way.
-func (a *actor) input(ctx context.Context, t typist, args wire.InputArgs) (wire.InputReply, error) {
+func (a *actor) input(ctx context.Context, t typist, args wire.InputArgs, polite bool) (wire.InputReply, error) {
 	name := a.snapshot().Row.Alias
 	// A stop ends the input that is under way, also one whose program has stopped reading.
 	tctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(a.leaving, cancel)()
-	now, err := a.ready(tctx, t)
+	now, err := a.ready(tctx, t, len(args.Keys) > 0, polite)
 	if err != nil {
 		return wire.InputReply{}, cmp.Or(a.accepts(), err)
 	}
@@ -139,9 +144,11 @@ func (a *actor) input(ctx context.Context, t typist, args wire.InputArgs) (wire.
 	return wire.InputReply{Name: name, Bytes: said}, nil
 }
 
-// ready waits until the program takes text and nobody else types. Nothing has been typed when it fails.
-func (a *actor) ready(ctx context.Context, t typist) (terminalNow, error) {
-	name := a.snapshot().Row.Alias
+// ready waits until the program takes text and nobody else types. Nothing has been typed when it fails. Keys also answer
+// what a program asks, and a program that asks shows no field: once the seat is ready they do not wait for one.
+func (a *actor) ready(ctx context.Context, t typist, keys, polite bool) (terminalNow, error) {
+	snap := a.snapshot()
+	name := snap.Row.Alias
 	now, err := t.look(ctx)
 	switch {
 	case err != nil:
@@ -149,7 +156,7 @@ func (a *actor) ready(ctx context.Context, t typist) (terminalNow, error) {
 	case !now.running:
 		return now, wire.Refuse(wire.CodeFailedPrecondition, "%s does not run any more; nothing was typed", name)
 	}
-	if a.inputFacts(ctx).AwaitField && now.modesKnown {
+	if a.inputFacts(ctx).AwaitField && now.modesKnown && (!keys || snap.Row.Ready.IsZero()) {
 		if now, err = awaitField(ctx, t, now); err != nil {
 			return now, wire.Refuse(wire.CodeUnavailable,
 				"%s shows no input field (%v); it may still start, or ask something: look with cotal attach %s; nothing was typed", name, err, name)
@@ -157,6 +164,11 @@ func (a *actor) ready(ctx context.Context, t typist) (terminalNow, error) {
 	}
 	if now, err = awaitQuiet(ctx, t, now); err != nil {
 		return now, wire.Refuse(wire.CodeUnavailable, "%s: %v; nothing was typed", name, err)
+	}
+	if polite {
+		if err := yields(now, a.sinceActive()); err != nil {
+			return now, wire.Refuse(wire.CodeUnavailable, "%s: %v; nothing was typed", name, err)
+		}
 	}
 	return now, nil
 }

@@ -114,6 +114,7 @@ type meshFacts struct {
 	offlineSince int64 // epoch ms; only with a verdict
 	activeAt     int64
 	provider     string
+	by, activity string
 	reported     bool // condition is there
 	condition    wire.PresenceCondition
 }
@@ -130,6 +131,9 @@ func meshOf(v View, principal, uid string, p *wire.Presence) meshFacts {
 		return out
 	}
 	out.mesh, out.activeAt, out.provider = p.Status, p.ActiveAt, p.Card.MetaString("provider")
+	if p.Status != wire.StatusOffline {
+		out.by, out.activity = p.Card.MetaString(wire.MetaStateBy), p.Activity
+	}
 	if p.Condition != nil {
 		out.reported, out.condition = true, *p.Condition
 	}

@@ -1,6 +1,8 @@
 package seat
 
 import (
+	"crypto/rand"
+
 	"github.com/cotal-ai/cotal-host/host/launch"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -17,6 +19,7 @@ func (a *actor) launchEnv(p *plan, dir string) ([]string, error) {
 		return nil, err
 	}
 	row := a.snapshot().Row
+	m.ControlToken = rand.Text() // of this launch: its hooks speak to its own bridge alone
 	m.Seat = &wire.LaunchSeat{
 		Space: a.set.cfg.Space, Name: row.Alias, ID: row.Principal, LifecycleUID: row.UID, Role: row.Role,
 		Connector: row.Agent, Model: row.Model, Cwd: row.Cwd, Instance: a.set.cfg.InstanceID,

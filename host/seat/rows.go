@@ -23,7 +23,7 @@ func (s *Set) baseRow(snap *Snapshot, m meshFacts, status string) wire.AgentRow 
 		Status: status, Mesh: m.mesh, MeshView: m.view, LifecycleUID: r.UID,
 		Role: r.Role, Model: r.Model, Variant: r.Variant, Cwd: r.Cwd, InstanceID: s.cfg.InstanceID, Host: hostname,
 		Provider: m.provider, ActiveAt: m.activeAt, OfflineSince: m.offlineSince,
-		SeatID: r.SeatID, Reason: r.Reason,
+		SeatID: r.SeatID, Reason: r.Reason, MeshBy: m.by, Activity: m.activity,
 	}
 	if m.reported {
 		c := m.condition

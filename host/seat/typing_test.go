@@ -320,3 +320,32 @@ func TestARuntimeIsAskedForWhatItAnnounced(t *testing.T) {
 		t.Errorf("another life: %v", err)
 	}
 }
+
+// A line that a seat has typed for itself waits for whoever is at the terminal, as long as a draft of theirs may stand
+// there, and for nobody who has left.
+func TestANudgeWaitsForWhoeverIsAtTheTerminal(t *testing.T) {
+	w := newWorld(t)
+	acc, log := w.upAndLogging("nudged", "")
+	nudge := func() error {
+		_, err := w.set.Nudge(context.Background(), targetOf(acc), wire.InputArgs{Text: "look"})
+		return err
+	}
+	person := w.dialSeat("nudged", custody.RoleInput|custody.RoleTerminal)
+	if err := nudge(); err != nil {
+		t.Fatalf("somebody only looks: %v", err)
+	}
+	if _, err := person.Input(context.Background(), []byte("h")); err != nil {
+		t.Fatal(err)
+	}
+	if err := nudge(); code(err) != wire.CodeUnavailable || outcome(err) != wire.OutcomeNotExecuted || !strings.Contains(err.Error(), "somebody is at its terminal") {
+		t.Errorf("somebody has typed: %v", err)
+	}
+	person.Close()
+	w.eventually("they have left", func() (bool, string) {
+		err := nudge()
+		return err == nil, fmt.Sprint(err)
+	})
+	if got, want := log(), fmt.Sprintf("%x0d68%x0d", "look", "look"); got != want {
+		t.Errorf("the program read %s, want %s", got, want)
+	}
+}

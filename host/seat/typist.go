@@ -33,6 +33,8 @@ type terminalNow struct {
 	modesKnown bool
 	pasteKnown bool          // modes say whether the program asked for bracketed paste; tmux before 3.5 does not
 	typed      time.Duration // since a person last typed there; 0: nobody has, or it cannot be told
+	typedKnown bool          // typed can be told
+	attached   int           // terminals
 	lines      seat.Lines
 	line       int // bytes of the unfinished line
 }
@@ -129,7 +131,7 @@ func (t *socketTypist) look(ctx context.Context) (terminalNow, error) {
 	t.looked, t.lines = true, st.Lines
 	return terminalNow{
 		running: st.State == seat.StateRunning, modes: terminal.Modes(st.Modes), modesKnown: true, pasteKnown: true,
-		typed: time.Duration(st.Typed) * time.Millisecond, lines: st.Lines, line: int(st.Line),
+		typed: time.Duration(st.Typed) * time.Millisecond, typedKnown: true, attached: int(st.Attached), lines: st.Lines, line: int(st.Line),
 	}, nil
 }
 
@@ -174,7 +176,7 @@ func (t *writerTypist) look(ctx context.Context) (terminalNow, error) {
 	if err != nil {
 		return terminalNow{}, err
 	}
-	now := terminalNow{running: st.State == sdk.SeatRunning, modes: terminal.Modes(st.Modes)}
+	now := terminalNow{running: st.State == sdk.SeatRunning, modes: terminal.Modes(st.Modes), attached: st.Attached}
 	// A runtime that shows screens knows their modes, also when none is in force.
 	now.modesKnown = st.Modes != 0 || t.screens
 	now.pasteKnown = now.modes&terminal.BracketedPaste != 0

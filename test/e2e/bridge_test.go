@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cotal-ai/cotal-host/sdk/bridge"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
@@ -18,6 +20,7 @@ import (
 // itself does nothing.
 type bridged struct {
 	*bridge.Bridge
+	l   bridge.Launch
 	t   *testing.T
 	mcp *mcp.ClientSession
 }
@@ -51,7 +54,7 @@ func bridgeOf(t *testing.T, w *harness.World, row wire.AgentRow, opts bridge.Opt
 	if err := b.Joined(ctx); err != nil {
 		t.Fatal(err)
 	}
-	return &bridged{b, t, s}
+	return &bridged{b, l, t, s}
 }
 
 func (b *bridged) try(name string, args map[string]any) (text string, ok bool) {
@@ -200,4 +203,70 @@ func TestBridge_AnIdleAgentIsToldThroughItsHost(t *testing.T) {
 	if text := rev.call("cotal_inbox", nil); !strings.Contains(text, "rm -rf") {
 		t.Errorf("the message it was told of: %s", text)
 	}
+}
+
+// What the program of a seat tells is in the rows of its host: what it does, what it waits for, and how that is known.
+//
+// proves: SEAT-6
+func TestBridge_StateIsInTheRows(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	w.SpawnFake("rev", `[{"hang": true}]`)
+	rev := bridgeOf(t, w, w.Inspect("rev"), bridge.Options{})
+	for _, c := range []struct {
+		name, event, text    string
+		mesh, code, by, list string
+		inspect              string
+	}{
+		{"before anything is told", "", "", "idle", "", "", "idle", "mesh         idle\n"},
+		{"a turn", "UserPromptSubmit", `{}`, "working", "", "hook", "working", "known by a hook of its program"},
+		{"a question", "PermissionRequest", `{"tool_name":"Bash"}`, "waiting", "approval", "hook", "waiting (approval)", "waiting (approval): Bash, PermissionRequest; known by a hook of its program"},
+		{"what its server says", "status", `{"status":"working","activity":"reading","source":"turn/started"}`, "working", "", "program", "working", "activity     reading\n"},
+		{"a failure", "StopFailure", `{"error":"overloaded_error"}`, "idle", "overloaded", "hook", "idle (overloaded)", "overloaded_error"},
+	} {
+		if c.event != "" {
+			if err := bridge.Tell(t.Context(), rev.l, bridge.ParseEvent(c.event, []byte(c.text))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		harness.Eventually(t, harness.DefaultWait, c.name, func() (bool, string) {
+			row := w.Inspect("rev")
+			code := ""
+			if row.Condition != nil {
+				code = row.Condition.Code
+			}
+			return row.MeshView == mesh.ViewCurrent && row.Mesh == c.mesh && row.MeshBy == c.by && code == c.code, fmt.Sprintf("%s (%s) by %q, %q", row.Mesh, row.MeshView, row.MeshBy, code)
+		})
+		if out := w.CLI("ps").Stdout; !strings.Contains(out, c.list) {
+			t.Errorf("%s: ps says\n%s", c.name, out)
+		}
+		if out := w.CLI("inspect", "rev").Stdout; !strings.Contains(out, c.inspect) {
+			t.Errorf("%s: inspect says\n%s", c.name, out)
+		}
+	}
+}
+
+// The command connector puts its program on the mesh by an option, for as long as it runs, and gives it its messages.
+func TestBridge_AProgramIsOnTheMeshByAnOption(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	w.Persona("watcher", "---\nname: watcher\nagent: command\nlaunchOptions:\n  argv: [sh, -c, 'read x; echo \"got $x\"; exit 3']\n  mesh: stdin\n  meshFormat: text\n---\n")
+	w.Start(harness.HostOptions{})
+	c, roster := watchPresence(t, w)
+	l, err := harness.Launch(t.Context(), c, wire.SpawnArgs{Name: "watcher"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitPresence(t, roster, "it joins", func(p wire.Presence) bool {
+		return p.Card.ID == l.Result.ID && p.Status == wire.StatusWorking && p.Activity == "sh" && p.Card.MetaString(wire.MetaStateBy) == bridge.ByProcess
+	})
+	if _, err := c.SendDirect(t.Context(), l.Result.ID, "good\nmorning"); err != nil {
+		t.Fatal(err)
+	}
+	row := w.AwaitStatus("watcher", "exited")
+	if row.Exit == nil || row.Exit.Code == nil || *row.Exit.Code != 3 || row.Exit.Last != "got watcher: good morning" {
+		t.Errorf("it ended with %+v", row.Exit)
+	}
+	awaitPresence(t, roster, "it says goodbye", func(p wire.Presence) bool { return p.Card.ID == l.Result.ID && p.Status == wire.StatusOffline })
 }

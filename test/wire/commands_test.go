@@ -80,6 +80,11 @@ var table = []command{
 		refused: []string{`{"graceful":"no"}`, `{"graceful":[]}`},
 	},
 	{
+		name: "nudge", modes: []string{"self"},
+		args:    func(*rig) map[string]any { return map[string]any{"text": "look"} },
+		refused: []string{`{}`, `{"text":""}`, `{"text":5}`, `{"text":"a\nb"}`, `{"text":"\u001b[A"}`, `{"text":` + big(501) + `}`, `{"text":"a","enter":false}`},
+	},
+	{
 		name: "attach", modes: ownerAny,
 		args:    none,
 		refused: []string{`{"role":"owner"}`, `{"role":5}`, `{"takeover":"yes"}`, `{"rows":-1}`, `{"cols":"80"}`, `{"role":"observer","takeover":true}`},
