@@ -204,7 +204,7 @@ var targets = []refusal{
 	}), code: "expired"},
 	{what: "a life that is over", spoil: func(r *rig, c command, q *request) bool {
 		q.at("any", r.gone)
-		return c.targeted() && c.name != "despawn" && c.name != "stop" // it is stopped, which is no refusal
+		return c.targeted() && c.modes[0] != "self" && c.name != "despawn" // it is stopped, which is no refusal
 	}, code: "expired"},
 	{what: "an actor nobody has", spoil: aimed(func(r *rig, q *request) { q.at("any", newCaller()) }), code: "expired"},
 	{what: "mode owner over another owner", spoil: aimed(func(r *rig, q *request) {

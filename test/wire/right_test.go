@@ -138,7 +138,7 @@ func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 			t.Errorf("terminal %v", m)
 		}
 	})
-	t.Run("input", func(t *testing.T) {
+	t.Run("input and nudge", func(t *testing.T) {
 		r := r.under(t)
 		for _, mode := range []string{"owner", "any"} {
 			m := r.members("input", r.must(r.request("input", map[string]any{"text": "hé"}).at(mode, r.victim)), "name bytes", "")
@@ -148,7 +148,12 @@ func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 		}
 		r.must(r.request("input", map[string]any{"text": "x", "enter": false}).at("any", r.victim))
 		r.must(r.request("input", map[string]any{"text": "y", "enter": true}).at("any", r.victim))
-		r.awaitTyped("typed", "hé\rhé\rxy\r")
+		q := r.request("nudge", map[string]any{"text": "look"}).as(r.victim)
+		q.authz = []string{"self"}
+		if m := r.members("nudge", r.must(q), "name bytes", ""); m["name"] != "victim" || m["bytes"] != 5.0 {
+			t.Errorf("nudge %v", m)
+		}
+		r.awaitTyped("typed", "hé\rhé\rxy\rlook\r")
 	})
 	t.Run("models", func(t *testing.T) {
 		r := r.under(t)
