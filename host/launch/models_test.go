@@ -59,7 +59,7 @@ func with(caps []sdk.Capability, requires []string, list func(context.Context, s
 	return offering{info: sdk.Info{Capabilities: caps, Connector: sdk.ConnectorFacts{Requires: requires}}, list: list}
 }
 
-// proves: CAT-1, CAT-2, CAT-3, CONN-6
+// proves: CAT-1, CAT-2, CAT-3, CONN-6, N1, N4
 func TestModelsAreARowForEachConnector(t *testing.T) {
 	lists := []sdk.Capability{sdk.CapModels}
 	var asked sdk.ModelQuery
@@ -139,6 +139,8 @@ func TestModelsAreARowForEachConnector(t *testing.T) {
 var errQuarantined = sdk.Errorf(sdk.ErrUnavailable, "plugin crashed is quarantined")
 
 // A catalogue that one answer cannot carry is told of, and costs the others nothing.
+//
+// proves: N8
 func TestACatalogueTooLargeForAnAnswerIsToldOf(t *testing.T) {
 	some := func(n int) offering {
 		return with([]sdk.Capability{sdk.CapModels}, nil, func(context.Context, sdk.ModelQuery) (sdk.ModelCatalog, error) {

@@ -61,7 +61,7 @@ func TestChecksOfASpawnHaveAnOrder(t *testing.T) {
 	}{
 		{"a name that is no token", wire.CodeBadRequest, "only letters", func() { args.Name = "rev" }},
 		{"a persona that is not there", wire.CodeNotFound, "no persona", func() { write("rev", "---\nname: rev\nagent: picky\nagnet: x\n---\n") }},
-		{"a connector that is not there", wire.CodeNotFound, `no connector "picky" (the connector comes from the persona)`, func() {
+		{"a connector that is not there", wire.CodeNotFound, `no connector "picky" (the connector comes from the persona); to install one: cotal ext install picky`, func() {
 			facts(func(i *sdk.Info) {
 				i.Connector.ReadinessTimeoutMs, i.Connector.Requires, i.Connector.InstallHint = -1, []string{"no-such-program"}, "install it"
 			})

@@ -252,7 +252,11 @@ func connectorRefusal(agent string, by launch.Origin, err error) error {
 	case errors.Is(err, sdk.ErrNotFound) && by == launch.FromBuiltin:
 		return wire.Refuse(wire.CodeNotFound, "nobody said which agent program to run, and the default is not there: %v; add agent: to the persona, or pass --agent", err)
 	case errors.Is(err, sdk.ErrNotFound):
-		return wire.Refuse(wire.CodeNotFound, "%v (the connector comes from the %s)", err, by)
+		hint := ""
+		if agent != "" && strings.Trim(agent, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" { // what a plugin may be called
+			hint = "; to install one: cotal ext install " + agent
+		}
+		return wire.Refuse(wire.CodeNotFound, "%v (the connector comes from the %s)%s", err, by, hint)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return wire.Refuse(wire.CodeUnavailable, "connector %s is not ready yet: %v", agent, err)
 	default:

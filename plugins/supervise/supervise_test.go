@@ -113,6 +113,7 @@ func TestStopWithAnEndedContextKillsAtOnce(t *testing.T) {
 	}
 }
 
+// proves: M11
 func TestFieldA13_PluginsGetNoHostEnvironment(t *testing.T) {
 	t.Setenv("SECRET_OF_THE_HOST", "x") // in the process, and not looked at
 	f := newFixture(t)
@@ -258,6 +259,7 @@ func TestFieldA1_KilledPluginsLeaveNoSocketDirectories(t *testing.T) {
 	os.Remove(keep)
 }
 
+// proves: M4
 func TestInPlaceOverwriteAfterVerificationIsNotExecuted(t *testing.T) {
 	f := newFixture(t)
 	path := filepath.Join(f.bundle, "copy")

@@ -140,6 +140,8 @@ func (w *extWorld) struck(t *testing.T, s source, after time.Duration, point str
 
 // A killed upgrade leaves the old plugin or the new one, installed whole and served by the host, whose seats of an old
 // version know nothing of it.
+//
+// proves: CONN-5
 func TestExt_AnUpgradeThatIsKilledLeavesTheOldPluginOrTheNewOne(t *testing.T) {
 	t.Parallel()
 	w := newExtWorld(t, harness.New(t))
