@@ -277,7 +277,7 @@ func TestExtNew_MakesARuntimeThatKeepsTheRules(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), `"name": "plot"`) {
 		t.Errorf("%v: %s", err, out)
 	}
-	// The suite itself is tried on the same code by the test of the page it is taken from.
+	// Its own test, which is the whole suite, is run in test/docs.
 	w.CLI("ext", "verify", filepath.Join(dir, "cotal-runtime-plot"), "--rule", "exit-code-is-exact").OK()
 }
 

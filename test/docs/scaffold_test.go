@@ -35,36 +35,8 @@ func offline(t *testing.T, dir string, args ...string) {
 	}
 }
 
-// A connector as generated builds without the network, keeps every rule, and runs its program in a seat of a host
-// that it was installed into.
-func TestScaffold_AConnectorWorksAsGenerated(t *testing.T) {
-	w := harness.New(t)
-	dir := scaffolded(t, w, "tiny", "--program", "tiny-agent")
-	offline(t, dir, "vet", "./...")
-	offline(t, dir, "test", "./...")
-	offline(t, dir, "build", "-o", "cotal-connector-tiny", ".")
-
-	bin := filepath.Join(w.Home, "bin")
-	if err := os.Mkdir(bin, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	agent := "#!/bin/sh\necho \"$(cat \"$TINY_PERSONA_FILE\") $(cat \"$TINY_PROMPT_FILE\") $*\"\nexec sleep 600\n"
-	if err := os.WriteFile(filepath.Join(bin, "tiny-agent"), []byte(agent), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	w.Setenv("PATH", bin+":"+os.Getenv("PATH"))
-	w.Start(harness.HostOptions{})
-	install(t, w, filepath.Join(dir, "cotal-connector-tiny"))
-	w.Persona("one", "---\nname: one\nagent: tiny\nlaunchOptions:\n  args: [\"--fast\"]\n---\nYou are brief.\n")
-	w.CLI("spawn", "one", "--prompt", "Begin.", "--detach").OK()
-	harness.Eventually(t, harness.DefaultWait, "the output of the program", func() (bool, string) {
-		out := w.CLI("logs", "one").Stdout
-		return strings.Contains(out, "You are brief. Begin. --fast"), out
-	})
-	w.CLI("stop", "one").OK()
-}
-
-// A runtime as generated builds without the network and keeps every rule: its own test is the suite.
+// A runtime as generated builds without the network and keeps every rule: its own test is the suite. Of a connector
+// cmd/cotal shows the same.
 func TestScaffold_ARuntimeWorksAsGenerated(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the generated runtime holds seats the way Linux lets it")

@@ -132,7 +132,10 @@ func (r *reader) try(s step) {
 	})
 }
 
-// pattern matches what was printed: three dots are any text, and on a line of their own any lines.
+var blanks = regexp.MustCompile(`[ \t]+`)
+
+// pattern matches what was printed: three dots are any text, and on a line of their own any lines. How wide a column is
+// depends on what else is in it, so blanks are as many as there are.
 func pattern(want []string) *regexp.Regexp {
 	var b strings.Builder
 	b.WriteString(`\A`)
@@ -141,7 +144,8 @@ func pattern(want []string) *regexp.Regexp {
 			b.WriteString(`(?:.*\n)*?`)
 			continue
 		}
-		b.WriteString(strings.ReplaceAll(regexp.QuoteMeta(line), `\.\.\.`, `.*`) + `\s*\n`)
+		line = strings.ReplaceAll(regexp.QuoteMeta(line), `\.\.\.`, `.*`)
+		b.WriteString(blanks.ReplaceAllLiteralString(line, `[ \t]+`) + `[ \t]*\n`)
 	}
 	b.WriteString(`\s*\z`)
 	return regexp.MustCompile(b.String())
@@ -184,6 +188,7 @@ func TestTranscript_SeesWhatThePageDoesNotShow(t *testing.T) {
 		{"dots in a line are not several lines", "$ x\na ... c\n", "a b\nb c\n", false},
 		{"dots on a line are any lines", "$ x\na\n...\nz\n", "a\nb\nc\nz\n", true},
 		{"dots on a line are no line too", "$ x\na\n...\nz\n", "a\nz\n", true},
+		{"blanks are as many as a column needs", "$ x\na  b\n", "a b\n", true},
 		{"nothing shown is nothing printed", "$ x\n", "a\n", false},
 		{"special characters are themselves", "$ x\n(a+b)? [1]\n", "(a+b)? [1]\n", true},
 	} {
