@@ -6,12 +6,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
@@ -312,6 +314,17 @@ func TestCompletion(t *testing.T) {
 	w.Spawn("alive", "sleep", "600")
 	w.Spawn("other", "sleep", "600")
 	w.CLI("stop", "--now", "other").OK()
+	_, shipped := bundled(t)
+	names := func(kind sdk.Kind) (lines []string) {
+		for _, p := range shipped {
+			if p.Kind == kind {
+				lines = append(lines, p.Name+"\t")
+			}
+		}
+		return lines
+	}
+	agents := names(sdk.KindConnector)
+	agents[slices.Index(agents, "command\t")] += "available"
 	for _, c := range []struct {
 		args, want []string // want: beginnings of lines
 	}{
@@ -324,7 +337,11 @@ func TestCompletion(t *testing.T) {
 		{[]string{"attach", "alive", ""}, nil},
 		{[]string{"spawn", ""}, []string{"reviewer"}},
 		{[]string{"spawn", "reviewer", ""}, nil},
-		{[]string{"spawn", "--agent", ""}, []string{"command\tavailable", "opencode\t"}},
+		{[]string{"spawn", "--agent", ""}, agents},
+		{[]string{"ext", "restart", ""}, append(names(sdk.KindConnector), names(sdk.KindRuntime)...)},
+		{[]string{"ext", "remove", ""}, append(names(sdk.KindConnector), names(sdk.KindRuntime)...)},
+		{[]string{"ext", "rollback", "pty", ""}, nil},
+		{[]string{"ext", "install", "--kind", ""}, []string{"connector", "runtime"}},
 	} {
 		// What a person waits for at a prompt has little time, and completes to nothing when that is over.
 		if ok, lines := harness.Poll(harness.DefaultWait, func() (bool, string) {
