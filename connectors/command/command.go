@@ -27,8 +27,7 @@ func Info() sdk.Info {
 // Connector implements sdk.Connector and sdk.Configurer.
 type Connector struct {
 	sdk.ConnectorDefaults
-	bundleDir    string
-	bridgeSHA256 string // hex; empty: not checked
+	bundle bundle // what Configure said
 }
 
 // options are the launch options; they come from the persona, --opt, and what follows -- on the command line.
@@ -36,9 +35,7 @@ type options struct {
 	Argv  []string          `json:"argv"`  // the program and its arguments
 	Env   map[string]string `json:"env"`   // added to the environment
 	Probe string            `json:"probe"` // "127.0.0.1:8080": accepts connections once the program is ready
-	// Mesh puts the program on the mesh for as long as it runs: presence, or stdin or file, where messages go, a
-	// line each. Without it the program is not there.
-	Mesh       string `json:"mesh"`
+	Mesh       string `json:"mesh"`       // presence, stdin or file: the program is on the mesh, and where its messages go
 	MeshFile   string `json:"meshFile"`   // with mesh file; a relative path is one of the working directory
 	MeshFormat string `json:"meshFormat"` // of a line: json (the default), or text: "name: text"
 }
@@ -73,16 +70,11 @@ func (c Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.La
 		spec.Probe = &sdk.Probe{Addr: opt.Probe}
 	}
 	path, err := resolve(opt.Argv[0], req.Cwd, sdk.Getenv(env, "PATH"))
-	spec.Path = path
-	switch {
-	case err != nil:
+	if err != nil {
 		return sdk.LaunchSpec{}, err
-	case opt.Mesh != "":
-		return c.onMesh(spec, opt)
-	case opt.MeshFile != "" || opt.MeshFormat != "":
-		return sdk.LaunchSpec{}, sdk.Errorf(sdk.ErrInvalid, "launchOptions.meshFile and meshFormat mean nothing without launchOptions.mesh")
 	}
-	return spec, nil
+	spec.Path = path
+	return c.onMesh(spec, opt)
 }
 
 // resolve finds a program as a shell in cwd would: with a slash as a path, without one in PATH.

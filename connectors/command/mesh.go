@@ -10,6 +10,12 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/bridge/cmdline"
 )
 
+// bundle is where the host keeps its own programs.
+type bundle struct {
+	dir          string
+	bridgeSHA256 string // hex; empty: not checked
+}
+
 // Configure takes bridge_sha256 from [plugin.config]: the digest of cotal-bridge in the bundle directory, checked
 // before each launch that runs it.
 func (c *Connector) Configure(_ context.Context, cfg sdk.PluginConfig) error {
@@ -23,13 +29,19 @@ func (c *Connector) Configure(_ context.Context, cfg sdk.PluginConfig) error {
 			return sdk.Errorf(sdk.ErrInvalid, "[plugin.config] of command takes bridge_sha256 alone: %v", err)
 		}
 	}
-	c.bundleDir, c.bridgeSHA256 = cfg.BundleDir, in.BridgeSHA256
+	c.bundle = bundle{dir: cfg.BundleDir, bridgeSHA256: in.BridgeSHA256}
 	return nil
 }
 
-// onMesh runs the program of a spec beneath the bridge.
+// onMesh runs the program of a spec beneath the bridge, where the options ask for that.
 func (c Connector) onMesh(spec sdk.LaunchSpec, opt options) (sdk.LaunchSpec, error) {
 	flags := []string{"--messages", opt.Mesh}
+	if opt.Mesh == "" {
+		if opt.MeshFile+opt.MeshFormat != "" {
+			return sdk.LaunchSpec{}, sdk.Errorf(sdk.ErrInvalid, "launchOptions.meshFile and meshFormat mean nothing without launchOptions.mesh")
+		}
+		return spec, nil
+	}
 	switch {
 	case !slices.Contains([]string{"presence", "stdin", "file"}, opt.Mesh):
 		return sdk.LaunchSpec{}, sdk.Errorf(sdk.ErrInvalid, "launchOptions.mesh must be presence, stdin or file, not %q", opt.Mesh)
@@ -48,7 +60,7 @@ func (c Connector) onMesh(spec sdk.LaunchSpec, opt options) (sdk.LaunchSpec, err
 	if opt.Mesh == "file" {
 		flags = append(flags, "--file", opt.MeshFile)
 	}
-	b, err := cmdline.Find(c.bundleDir, c.bridgeSHA256, spec.Env)
+	b, err := cmdline.Find(c.bundle.dir, c.bundle.bridgeSHA256, spec.Env)
 	if err != nil {
 		return sdk.LaunchSpec{}, err
 	}
