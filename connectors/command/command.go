@@ -32,12 +32,12 @@ type Connector struct {
 
 // options are the launch options; they come from the persona, --opt, and what follows -- on the command line.
 type options struct {
-	Argv  []string          `json:"argv"`  // the program and its arguments
-	Env   map[string]string `json:"env"`   // added to the environment
-	Probe string            `json:"probe"` // "127.0.0.1:8080": accepts connections once the program is ready
-	Mesh       string `json:"mesh"`       // presence, stdin or file: the program is on the mesh, and where its messages go
-	MeshFile   string `json:"meshFile"`   // with mesh file; a relative path is one of the working directory
-	MeshFormat string `json:"meshFormat"` // of a line: json (the default), or text: "name: text"
+	Argv       []string          `json:"argv"`       // the program and its arguments
+	Env        map[string]string `json:"env"`        // added to the environment
+	Probe      string            `json:"probe"`      // "127.0.0.1:8080": accepts connections once the program is ready
+	Mesh       string            `json:"mesh"`       // presence, stdin or file: the program is on the mesh, and where its messages go
+	MeshFile   string            `json:"meshFile"`   // with mesh file; a relative path is one of the working directory
+	MeshFormat string            `json:"meshFormat"` // of a line: json (the default), or text: "name: text"
 }
 
 // BuildLaunch runs launchOptions.argv as it stands, or beneath the bridge.
