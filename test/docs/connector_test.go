@@ -6,15 +6,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
 // Somebody who begins with nothing, writes what the page shows and types what it shows, has a connector that keeps every
 // rule, is installed, and runs its program as a participant of the mesh. What the page says he sees is what he sees.
 func TestWritingAConnector_AReaderWhoFollowsItArrives(t *testing.T) {
 	r := newReader(t)
-	r.follow("writing-a-connector.md", func() { r.w.Start(harness.HostOptions{}) })
+	r.follow("writing-a-connector.md")
 	byHand(r)
 }
 

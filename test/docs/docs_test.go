@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -55,20 +54,6 @@ func module(t *testing.T, page string, names ...string) (dir string, files map[s
 	}
 	write(t, filepath.Join(dir, "go.sum"), string(sum))
 	return dir, files
-}
-
-// A runtime written from the page alone, in a module of its own, runs a seat
-// in a real host. It once kept the rules and could not start a seat: a host executes a copy in memory, and the
-// page looked for its holder by os.Executable. That it keeps the rules is TestScaffold_ARuntimeWorksAsGenerated: the
-// generated one is the page's.
-func TestWritingARuntime(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("the example holds seats the way Linux lets it")
-	}
-	dir, _ := module(t, "writing-a-runtime.md", "main.go", "hold.go")
-	run(t, dir, "go", "vet", "./...")
-	run(t, dir, "go", "build", "-o", "cotal-runtime-plain", ".")
-	tryRuntime(t, filepath.Join(dir, "cotal-runtime-plain"))
 }
 
 // The pages' source is as gofmt leaves it.

@@ -3,32 +3,27 @@ package docs
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
-	"os"
+	"runtime"
 	"testing"
-
-	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
-// tryRuntime runs a seat in the page's runtime under a real host: a conformance suite is no host.
-func tryRuntime(t *testing.T, file string) {
-	binary, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
+// Somebody who follows the page has a runtime that keeps every rule (its generated test is the suite) and runs a seat in
+// a real host: a suite is no host. It once kept the rules and could not start a seat, because a host executes a copy in
+// memory, and the page looked for its holder by os.Executable.
+func TestWritingARuntime_AReaderWhoFollowsItArrives(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the example holds seats the way Linux lets it")
 	}
-	w := harness.New(t)
-	if err := os.Chmod(w.Write(".cotal/plugins/cotal-runtime-plain", string(binary)), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	w.Write(".cotal/plugins.toml", fmt.Sprintf("schema = 1\n[[plugin]]\nname = \"plain\"\nkind = \"runtime\"\ncommand = \"cotal-runtime-plain\"\nversion = \"0.1.0\"\nsha256 = %q\n", hash(binary)))
-	w.Start(harness.HostOptions{Args: []string{"--runtime", "plain"}})
-	w.CLI("spawn", "--agent", "command", "--name", "one", "--detach", "--", "sleep", "600").OK()
-	before := w.Inspect("one")
+	r := newReader(t)
+	r.follow("writing-a-runtime.md")
+	w := r.w
+	w.CLI("spawn", "--agent", "command", "--name", "two", "--detach", "--", "sleep", "600").OK()
+	before := w.Inspect("two")
 	w.CLI("ext", "restart", "plain").OK()
-	if row := w.Inspect("one"); row.PID == 0 || row.PID != before.PID || row.Status != "running" || row.Mode != "plain" {
+	if row := w.Inspect("two"); row.PID == 0 || row.PID != before.PID || row.Status != "running" || row.Mode != "plain" {
 		t.Errorf("the seat after its runtime was replaced: %+v, before: %+v", row, before)
 	}
-	w.CLI("stop", "one").OK()
+	w.CLI("stop", "two").OK()
 	w.AwaitGone(before.PID)
 }
 

@@ -2,9 +2,7 @@ package docs
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -22,33 +20,6 @@ func scaffolded(t *testing.T, w *harness.World, args ...string) (dir string) {
 	dir = filepath.Join(t.TempDir(), "own")
 	w.CLI(append([]string{"ext", "new", "--dir", dir, "--sdk", root}, args...)...).OK()
 	return dir
-}
-
-// offline runs a command of go in a project as its author types it, where nothing can be fetched.
-func offline(t *testing.T, dir string, args ...string) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOPROXY=off", "GOWORK=off", "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-}
-
-// A runtime as generated builds without the network and keeps every rule: its own test is the suite. Of a connector
-// cmd/cotal shows the same.
-func TestScaffold_ARuntimeWorksAsGenerated(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("the generated runtime holds seats the way Linux lets it")
-	}
-	w := harness.New(t)
-	dir := scaffolded(t, w, "own", "--kind", "runtime")
-	offline(t, dir, "vet", "./...")
-	offline(t, dir, "test", "./...")
-	offline(t, dir, "build", "-o", "cotal-runtime-own", ".")
-	if out := string(run(t, dir, "./cotal-runtime-own", "--cotal-describe")); !strings.Contains(out, `"name": "own"`) {
-		t.Errorf("it describes itself as %s", out)
-	}
 }
 
 // What an author of the page's connector writes himself is less than 60 lines, its test included: the rest was
