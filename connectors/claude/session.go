@@ -1,0 +1,186 @@
+package claude
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/program"
+)
+
+// sessionID is a UUID, which the program wants.
+var sessionID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+
+// sessionOf makes a UUID (version 8: a custom one) of an id that the host minted.
+func sessionOf(minted string) string {
+	sum := sha256.Sum256([]byte("claude session " + minted))
+	sum[6], sum[8] = sum[6]&0x0f|0x80, sum[8]&0x3f|0x80
+	h := hex.EncodeToString(sum[:16])
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}
+
+// maxProjectDir is how long the name of a project's directory may be before the program shortens it in a way of its
+// own.
+const maxProjectDir = 200
+
+// projectDir is the name of the directory in which the program keeps the sessions of a working directory.
+func projectDir(cwd string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, cwd)
+}
+
+// keptDir is where the sessions of seats that are gone are kept.
+func keptDir(workspace string) string {
+	return filepath.Join(workspace, ".cotal", "claude", "projects")
+}
+
+// find looks for the transcript of a session: among those of seats that are gone, of seats that are there, and of the
+// user; the latest counts. Errors: ErrNotFound, ErrInvalid (of another working directory).
+func (c *Connector) find(id string, l launch) (string, error) {
+	if len(projectDir(l.cwd)) > maxProjectDir {
+		return "", sdk.Errorf(sdk.ErrUnsupported, "sessions cannot be reopened in %s: the path is longer than %d characters", l.cwd, maxProjectDir)
+	}
+	var dirs []string
+	if l.req.WorkspaceRoot != "" {
+		dirs = append(dirs, keptDir(l.req.WorkspaceRoot))
+	}
+	if c.seatRoot != "" {
+		live, _ := filepath.Glob(filepath.Join(escapeGlob(c.seatRoot), "*", escapeGlob(filepath.Base(l.req.Dir)), homeDir, "projects"))
+		dirs = append(dirs, live...)
+	}
+	if user := userDir(l.req.BaseEnv); user != "" {
+		dirs = append(dirs, filepath.Join(user, "projects"))
+	}
+	own := l.path(homeDir) // what an earlier attempt at this launch copied is no source
+	var best string
+	var at time.Time
+	for _, dir := range dirs {
+		found, _ := filepath.Glob(filepath.Join(escapeGlob(dir), "*", id+".jsonl"))
+		for _, path := range found {
+			st, err := os.Stat(path)
+			if err != nil || !st.Mode().IsRegular() || strings.HasPrefix(path, own+string(filepath.Separator)) {
+				continue
+			}
+			if best == "" || st.ModTime().After(at) {
+				best, at = path, st.ModTime()
+			}
+		}
+	}
+	if best == "" {
+		return "", sdk.Errorf(sdk.ErrNotFound, "there is no session %s of Claude Code: looked in %s", id, strings.Join(dirs, ", "))
+	}
+	cwd, err := cwdOf(best)
+	if err != nil {
+		return "", sdk.Errorf(sdk.ErrInvalid, "session %s: %v", id, err)
+	}
+	if cwd != "" && canonical(cwd) != l.cwd {
+		return "", sdk.Errorf(sdk.ErrInvalid, "session %s was held in %s and not in %s: what it says of files would be of others; say --cwd %s", id, cwd, l.cwd, cwd)
+	}
+	return best, nil
+}
+
+// cwdOf reads the working directory that a session began in; "" when it says none.
+func cwdOf(path string) (string, error) {
+	f, err := program.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	r := bufio.NewReader(f)
+	for {
+		line, err := r.ReadBytes('\n')
+		var in struct {
+			Cwd string `json:"cwd"`
+		}
+		if json.Unmarshal(line, &in) == nil && in.Cwd != "" {
+			return in.Cwd, nil
+		}
+		if errors.Is(err, io.EOF) {
+			return "", nil
+		}
+		if err != nil {
+			return "", fmt.Errorf("read transcript: %w", err)
+		}
+	}
+}
+
+// copyFile copies a file so that at any time there is the old one or the whole new one. Both ends are this user's.
+func copyFile(from, to string) error {
+	in, err := program.Open(from)
+	if err != nil {
+		return fmt.Errorf("copy session: %w", err)
+	}
+	defer in.Close()
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return fmt.Errorf("copy session: %w", err)
+	}
+	out, err := os.CreateTemp(filepath.Dir(to), ".copy-*") // 0600
+	if err != nil {
+		return fmt.Errorf("copy session: %w", err)
+	}
+	_, err = io.Copy(out, in)
+	if cerr := out.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(out.Name(), to)
+	}
+	if err != nil {
+		_ = os.Remove(out.Name())
+		return fmt.Errorf("copy session: %w", err)
+	}
+	return nil
+}
+
+// keep copies the sessions of a seat to where they are found when it is gone. A session that is there already and is
+// not older is left as it is.
+func keep(home, workspace string) (kept []string, err error) {
+	if workspace == "" {
+		return nil, nil
+	}
+	found, err := filepath.Glob(filepath.Join(escapeGlob(home), "projects", "*", "*.jsonl"))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range found {
+		name := filepath.Base(path)
+		if !sessionID.MatchString(strings.TrimSuffix(name, ".jsonl")) {
+			continue
+		}
+		from, err := os.Lstat(path)
+		if err != nil || !from.Mode().IsRegular() {
+			continue
+		}
+		to := filepath.Join(keptDir(workspace), filepath.Base(filepath.Dir(path)), name)
+		if have, err := os.Stat(to); err == nil && !have.ModTime().Before(from.ModTime()) {
+			continue
+		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return kept, fmt.Errorf("keep session: %w", err)
+		}
+		if err := copyFile(path, to); err != nil {
+			return kept, err
+		}
+		kept = append(kept, to)
+	}
+	return kept, nil
+}
+
+// escapeGlob makes a path stand for itself in a pattern.
+func escapeGlob(path string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
+}
