@@ -38,7 +38,7 @@ func TestDocs_EveryPageThatIsMentionedExists(t *testing.T) {
 			return err
 		}
 		if d.IsDir() {
-			if name := d.Name(); path != root && (strings.HasPrefix(name, ".") && name != ".ci" || name == "bin" || name == "testdata") {
+			if name := d.Name(); path != root && (strings.HasPrefix(name, ".") && name != ".ci" || name == "bin" || name == "testdata" || name == "node_modules") {
 				return filepath.SkipDir
 			}
 			return nil
