@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"text/template"
 
 	"github.com/spf13/cobra"
@@ -212,10 +213,13 @@ func runtimeOfPage(sdk, name, command string) (map[string][]byte, error) {
 	return out, nil
 }
 
-// writeProject makes a directory that is whole or not there.
+// writeProject makes a directory that is whole or not there. Only an empty one may be in its place.
 func writeProject(to string, files map[string][]byte) (err error) {
-	if left, err := os.ReadDir(to); err == nil && len(left) > 0 {
-		return fmt.Errorf("%s is there already and not empty: choose another with --dir", to)
+	taken := fmt.Errorf("%s is there already, and is no empty directory: choose another with --dir", to)
+	if _, err := os.Lstat(to); err == nil {
+		if left, err := os.ReadDir(to); err != nil || len(left) > 0 {
+			return taken
+		}
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(to), "."+filepath.Base(to)+".")
 	if err != nil {
@@ -234,11 +238,13 @@ func writeProject(to string, files map[string][]byte) (err error) {
 			return fmt.Errorf("make project: %w", err)
 		}
 	}
-	if err := os.Remove(to); err != nil && !errors.Is(err, os.ErrNotExist) { // an empty one
-		return fmt.Errorf("make project: %w", err)
-	}
-	if err := os.Rename(tmp, to); err != nil {
-		return fmt.Errorf("make project: %w", err)
+	// Not os.Rename, which refuses an empty directory; the system itself takes no other one, and no file and no link.
+	err = syscall.Rename(tmp, to)
+	switch {
+	case errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, syscall.EEXIST), errors.Is(err, syscall.ENOTDIR):
+		return taken
+	case err != nil:
+		return fmt.Errorf("make project %s: %w", to, err)
 	}
 	return nil
 }
