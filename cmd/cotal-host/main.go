@@ -87,6 +87,7 @@ func bundled() []manifest.BundleSpec {
 		{Name: "pty", Kind: sdk.KindRuntime, Command: "cotal-runtime-pty", Helpers: map[string]string{"seat_sha256": "cotal-seat"}},
 		{Name: "tmux", Kind: sdk.KindRuntime, Command: "cotal-runtime-tmux", Helpers: map[string]string{"holder_sha256": "cotal-tmux-seat"}},
 		{Name: "command", Kind: sdk.KindConnector, Command: "cotal-connector-command"},
+		{Name: "codex", Kind: sdk.KindConnector, Command: "cotal-connector-codex", Helpers: map[string]string{"launcher_sha256": "cotal-codex-seat"}},
 		{Name: "opencode", Kind: sdk.KindConnector, Command: "cotal-connector-opencode", Helpers: map[string]string{"launcher_sha256": "cotal-opencode-seat"}},
 	}
 }

@@ -169,7 +169,7 @@ type dialect interface {
 	write(ctx context.Context, w http.ResponseWriter, t Turn, a answer) error
 }
 
-var dialects = []dialect{chat{}}
+var dialects = []dialect{chat{}, responses{}}
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.handlers.Add(1)

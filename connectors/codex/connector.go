@@ -1,0 +1,215 @@
+// Package codex is the connector for Codex (npm package @openai/codex).
+//
+// A seat is three processes: cotal-codex-seat, which is the seat's bridge to the mesh, and under it the
+// program's own server (codex app-server) and its terminal program, which is a client of that server. The
+// server tells structurally what the terminal only shows: that a turn runs, that it failed and why, that a
+// person is asked. And it takes a turn from another client than the terminal, so that a message wakes the
+// agent at once and nothing is ever typed. The program's hooks were the alternative; they say nothing when a
+// turn is interrupted, nothing before the first prompt, and waking through its queue took up to 8 s.
+//
+// Each seat has a home of its own (CODEX_HOME), in its private directory. The operator's login is linked into
+// it; of his configuration it has what concerns the model. docs/connectors.md describes what a user sees.
+package codex
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/cotal-ai/cotal-host/connectors/codex/plan"
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// The program's facts.
+const (
+	binaryName = "codex"
+	tested     = "0.171.0" // the version the end-to-end tests run
+
+	// stopGraceMs: the program ends within a second of SIGTERM; a shell command under it may take longer.
+	stopGraceMs = 10_000
+	// readinessMs: server and session take half a second on an idle machine, and much more on a busy one.
+	readinessMs = 60_000
+	// submitDelayMs: Return within 300 ms of text is taken for a part of it.
+	submitDelayMs = 400
+)
+
+// Names of what BuildLaunch writes into the request's directory, and Reap removes from it.
+const (
+	homeDir  = "codex-home"
+	planFile = "launcher.json"
+)
+
+// Info describes the connector.
+func Info() sdk.Info {
+	return sdk.Info{
+		Name: "codex", Version: "0.1.0",
+		Capabilities: []sdk.Capability{sdk.CapModels, sdk.CapMCPServers},
+		Connector: sdk.ConnectorFacts{
+			Requires:                    []string{binaryName},
+			InstallHint:                 "npm install -g @openai/codex@" + tested,
+			SupportsResume:              true,
+			SupportsSessionContinuation: true,
+			SupportsFreshStart:          true,
+			SupportsModel:               true,
+			SupportsModelVariant:        true,
+			SupportsPrompt:              true,
+			SupportsPersona:             true,
+			ReadinessTimeoutMs:          readinessMs,
+			ReadyBy:                     sdk.ReadyByPresence,
+			StopGraceMs:                 stopGraceMs,
+			Input:                       sdk.InputFacts{SubmitDelayMs: submitDelayMs, BracketedPaste: true},
+			// Where the operator's login and configuration are, the keys of the program's own provider, and
+			// what it takes to reach it from behind a proxy or a private certificate authority.
+			EnvAllow: []string{
+				"CODEX_HOME", "CODEX_API_KEY", "CODEX_ACCESS_TOKEN", "OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORGANIZATION",
+				"OPENAI_PROJECT", "AZURE_OPENAI_API_KEY", "AWS_PROFILE", "AWS_REGION", "AWS_BEARER_TOKEN_BEDROCK",
+				"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy",
+				"CODEX_CA_CERTIFICATE", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
+			},
+		},
+	}
+}
+
+// Connector implements sdk.Connector and sdk.Configurer.
+type Connector struct {
+	cfg config
+}
+
+type config struct {
+	bundleDir      string
+	stateDir       string
+	launcherSHA256 string // hex; empty: not checked
+}
+
+var (
+	_ sdk.Connector  = (*Connector)(nil)
+	_ sdk.Configurer = (*Connector)(nil)
+)
+
+// Configure takes launcher_sha256 from [plugin.config]: the digest of cotal-codex-seat in the bundle directory,
+// checked before each launch.
+func (c *Connector) Configure(_ context.Context, cfg sdk.PluginConfig) error {
+	var in struct {
+		LauncherSHA256 string `json:"launcher_sha256"`
+	}
+	if len(cfg.Config) > 0 {
+		dec := json.NewDecoder(strings.NewReader(string(cfg.Config)))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&in); err != nil {
+			return sdk.Errorf(sdk.ErrInvalid, "[plugin.config] of codex takes launcher_sha256 alone: %v", err)
+		}
+	}
+	c.cfg = config{bundleDir: cfg.BundleDir, stateDir: cfg.StateDir, launcherSHA256: strings.ToLower(in.LauncherSHA256)}
+	return nil
+}
+
+var (
+	sessionID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+	modelID   = regexp.MustCompile(`^\S{1,200}$`)
+	effort    = regexp.MustCompile(`^[a-z]{1,16}$`)
+)
+
+// BuildLaunch makes the launch of one seat. All refusals come before the first file is written.
+func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.LaunchSpec, error) {
+	opt, err := readOptions(req)
+	if err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	if err := checkRequest(req); err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	binary, err := req.Binary(binaryName)
+	if err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	if err := checkVersion(binary); err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	seat, err := c.launcher()
+	if err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	operator := operatorHome(req.BaseEnv)
+	rollout, err := findSession(req, operator)
+	if err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	settings, err := settings(req, opt, operator, seat)
+	if err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	home := filepath.Join(req.Dir, homeDir)
+	p := plan.Plan{
+		Version: plan.Version, Binary: native(binary), Home: home, Store: storeDir(req.WorkspaceRoot), Cwd: req.Cwd,
+		Action: plan.ActionNew, Session: req.Resume + req.Continue, Rollout: rollout,
+		Prompt: req.Prompt, Model: req.Model, Effort: req.Variant,
+	}
+	if operator != "" {
+		p.Auth = filepath.Join(operator, "auth.json")
+	}
+	switch {
+	case req.Resume != "":
+		p.Action = plan.ActionFork
+	case req.Continue != "":
+		p.Action = plan.ActionOpen
+	}
+	if err := os.Mkdir(home, 0o700); err != nil && !os.IsExist(err) {
+		return sdk.LaunchSpec{}, fmt.Errorf("make home directory: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(home, "config.toml"), settings, 0o600); err != nil {
+		return sdk.LaunchSpec{}, fmt.Errorf("write configuration: %w", err)
+	}
+	if err := writeJSON(filepath.Join(req.Dir, planFile), p); err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	return sdk.LaunchSpec{Path: seat, Args: []string{filepath.Join(req.Dir, planFile)}, Env: environment(req, home)}, nil
+}
+
+// checkRequest is the backstop behind the host's checks of the declared facts.
+func checkRequest(req sdk.LaunchRequest) error {
+	switch {
+	case req.Resume != "" && req.Continue != "":
+		return sdk.Errorf(sdk.ErrInvalid, "resume and continueSession exclude each other: fork a session, or reopen it")
+	case req.Resume != "" && !sessionID.MatchString(req.Resume):
+		return sdk.Errorf(sdk.ErrInvalid, "resume %q is no Codex session; an id looks like 0199a213-81c0-7800-8aa1-bbab2a035a53 and is shown by /status", req.Resume)
+	case req.Continue != "" && !sessionID.MatchString(req.Continue):
+		return sdk.Errorf(sdk.ErrInvalid, "continueSession %q is no Codex session; an id looks like 0199a213-81c0-7800-8aa1-bbab2a035a53 and is shown by /status", req.Continue)
+	case req.Model != "" && !modelID.MatchString(req.Model):
+		return sdk.Errorf(sdk.ErrInvalid, "model %q must be one word, as `cotal models --agent codex` lists them", req.Model)
+	case req.Variant != "" && !effort.MatchString(req.Variant):
+		return sdk.Errorf(sdk.ErrInvalid, "variant %q must be a reasoning effort such as low, medium or high", req.Variant)
+	case req.Prompt != "" && strings.TrimSpace(req.Prompt) == "":
+		return sdk.Errorf(sdk.ErrInvalid, "the prompt is blank")
+	case strings.Contains(req.Prompt, "\x00"):
+		return sdk.Errorf(sdk.ErrInvalid, "the prompt holds a NUL byte")
+	case sdk.Getenv(req.BaseEnv, wire.LaunchMaterialEnv) == "":
+		return sdk.Errorf(sdk.ErrInvalid, "the host gave no launch material (%s): a seat of Codex is on the mesh", wire.LaunchMaterialEnv)
+	}
+	return nil
+}
+
+// environment is the complete environment of the seat. It holds no secret but the provider keys that the
+// operator has in his own.
+func environment(req sdk.LaunchRequest, home string) []string {
+	env := sdk.SetEnv(req.BaseEnv, "COTAL_SPACE="+req.Space, "COTAL_NAME="+req.Name)
+	if req.Role != "" {
+		env = sdk.SetEnv(env, "COTAL_ROLE="+req.Role)
+	}
+	return sdk.SetEnv(env, "CODEX_HOME="+home)
+}
+
+func writeJSON(path string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", filepath.Base(path), err)
+	}
+	if err := os.WriteFile(path, append(data, '\n'), 0o600); err != nil {
+		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
+	}
+	return nil
+}

@@ -1,0 +1,352 @@
+package launcher
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cotal-ai/cotal-host/connectors/codex/plan"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
+)
+
+// The real program is tested one directory up. The program here is a stand-in for what the real one does rarely or
+// only on a bad day: dying early, refusing, ignoring signals.
+
+func init() { runtime.LockOSThread() }
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "launcher":
+			os.Exit(Main(os.Args[2:], "test", os.Stderr))
+		case "app-server":
+			serve(os.Getenv("FAKE_SERVE"), strings.TrimPrefix(os.Args[3], "unix://"))
+		case "resume":
+			attach(os.Getenv("FAKE_ATTACH"))
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// say adds a line to the record of what the stand-ins did.
+func say(format string, args ...any) {
+	f, err := os.OpenFile(os.Getenv("FAKE_RECORD"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	fmt.Fprintf(f, format+"\n", args...)
+}
+
+func untilSignal(what string) {
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, syscall.SIGTERM)
+	say("%s up", what)
+	<-ch
+	say("%s TERM", what)
+}
+
+func serve(mode, path string) {
+	say("serve pid %d", os.Getpid())
+	switch mode {
+	case "die":
+		fmt.Println("cannot read config.toml: \x1b[31mbroken\x1b[0m")
+		os.Exit(3)
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		panic(err)
+	}
+	go func() {
+		_ = http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			c, err := websocket.Accept(w, r, nil)
+			if err != nil {
+				return
+			}
+			talk(c, mode)
+		}))
+	}()
+	if mode == "stubborn" {
+		select {}
+	}
+	untilSignal("serve")
+	os.Exit(0)
+}
+
+func talk(c *websocket.Conn, mode string) {
+	ctx := context.Background()
+	send := func(v any) {
+		p, _ := json.Marshal(v)
+		_ = c.Write(ctx, websocket.MessageText, p)
+	}
+	for {
+		_, p, err := c.Read(ctx)
+		if err != nil {
+			return
+		}
+		var m struct {
+			ID     *int            `json:"id"`
+			Method string          `json:"method"`
+			Params json.RawMessage `json:"params"`
+		}
+		if json.Unmarshal(p, &m) != nil {
+			say("not JSON: %s", p)
+			continue
+		}
+		if m.Method == "initialize" {
+			m.Params = nil // it is long
+		}
+		say("%s %s", m.Method, m.Params)
+		switch {
+		case m.ID == nil:
+		case mode == "silent" && m.Method != "initialize":
+		case mode == "refuse" && strings.HasPrefix(m.Method, "thread/"):
+			send(map[string]any{"id": *m.ID, "error": map[string]any{"code": -32600, "message": "no rollout found"}})
+		case strings.HasPrefix(m.Method, "thread/"):
+			send(map[string]any{"method": "thread/started", "params": map[string]any{"thread": map[string]any{"id": "t1", "source": "cli"}}})
+			send(map[string]any{"id": 0, "method": "item/commandExecution/requestApproval", "params": map[string]any{}}) // nothing for us
+			send(map[string]any{"id": *m.ID, "result": map[string]any{"thread": map[string]any{"id": "t1"}}})
+		default:
+			send(map[string]any{"id": *m.ID, "result": map[string]any{}})
+		}
+	}
+}
+
+func attach(mode string) {
+	say("%s", strings.Join(os.Args[1:], " "))
+	for _, kv := range os.Environ() {
+		if strings.HasPrefix(kv, "COTAL_") {
+			say("attach env %s", kv)
+		}
+	}
+	switch mode {
+	case "exit7":
+		os.Exit(7)
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM)
+		say("attach up")
+		select {}
+	}
+	untilSignal("attach")
+	os.Exit(5)
+}
+
+type launched struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	dir    string
+	stderr bytes.Buffer
+	record string
+}
+
+func launch(t *testing.T, p plan.Plan, env ...string) *launched {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cx") // short, for sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	p.Version, p.Home, p.Store, p.Cwd = plan.Version, filepath.Join(dir, "home"), filepath.Join(dir, "store"), dir
+	if p.Binary, err = os.Executable(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(p.Home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	put := func(name string, data []byte, err error) string {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	who, err := mesh.NewCaller()
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := wire.LaunchMaterial{
+		Servers: "nats://127.0.0.1:1", Token: "x", // a mesh that is away holds nothing up
+		Seat: &wire.LaunchSeat{Space: "main", Name: "n", ID: who.Principal(), LifecycleUID: who.UID},
+	}.Encode()
+	material := put("material.json", body, err)
+	data, err := json.Marshal(p)
+	file := put("launcher.json", data, err)
+	r := &launched{t: t, dir: dir, record: filepath.Join(dir, "record"), cmd: exec.Command(p.Binary, "launcher", file)}
+	r.cmd.Env = append(append(os.Environ(), "FAKE_RECORD="+r.record, wire.LaunchMaterialEnv+"="+material), env...)
+	r.cmd.Stderr, r.cmd.WaitDelay = &r.stderr, time.Second
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // all of it can be ended at once
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if r.cmd.ProcessState == nil {
+			_ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL)
+			_ = r.cmd.Wait()
+		}
+	})
+	return r
+}
+
+func (r *launched) said() string {
+	data, _ := os.ReadFile(r.record) // absent until something is said
+	return string(data)
+}
+
+func (r *launched) await(what string) {
+	r.t.Helper()
+	deadline := time.After(busy.Limit(30 * time.Second))
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !strings.Contains(r.said(), what) {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			r.t.Fatalf("waited for %q in:\n%s", what, r.said())
+		}
+	}
+}
+
+// end waits for the launcher and checks that its server and its sockets have gone before it.
+func (r *launched) end(code int) {
+	r.t.Helper()
+	timer := time.AfterFunc(busy.Limit(30*time.Second), func() { _ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) })
+	defer timer.Stop()
+	_ = r.cmd.Wait() // the state says what happened
+	if got := r.cmd.ProcessState.ExitCode(); got != code {
+		r.t.Errorf("%s, want exit code %d; stderr:\n%s\nrecord:\n%s", r.cmd.ProcessState, code, r.stderr.String(), r.said())
+	}
+	if pid := r.server(); syscall.Kill(pid, 0) == nil {
+		r.t.Errorf("the server (pid %d) is still there", pid)
+	}
+	if left, err := filepath.Glob(filepath.Join(r.dir, "*.sock")); err != nil || len(left) != 0 {
+		r.t.Errorf("sockets left: %v, %v", left, err)
+	}
+}
+
+func (r *launched) server() int {
+	r.t.Helper()
+	_, rest, _ := strings.Cut(r.said(), "serve pid ")
+	text, _, _ := strings.Cut(rest, "\n")
+	pid, err := strconv.Atoi(text)
+	if err != nil {
+		r.t.Fatalf("no server in the record:\n%s", r.said())
+	}
+	return pid
+}
+
+func TestAForkIsMadeThenAskedThenShown(t *testing.T) {
+	r := launch(t, plan.Plan{Action: plan.ActionFork, Session: "t0", Rollout: "/r", Prompt: "go on", Model: "m", Effort: "high"},
+		"FAKE_ATTACH=exit7", "COTAL_NAME=n", "COTAL_SEAT_NONCE=abc")
+	r.end(7) // the terminal program's code
+	var got []string
+	for line := range strings.Lines(r.said()) {
+		if !strings.HasPrefix(line, "serve") {
+			got = append(got, strings.TrimSpace(line))
+		}
+	}
+	want := []string{
+		"initialize", "initialized",
+		`thread/fork {"config":{"model_reasoning_effort":"high"},"cwd":"` + r.dir + `","model":"m","path":"/r","threadId":"t0"}`,
+		`turn/start {"input":[{"text":"go on","type":"text"}],"threadId":"t1"}`,
+		"resume --remote unix://" + r.dir + "/codex.sock t1",
+		"attach env COTAL_SEAT_NONCE=abc",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("it did\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestAServerThatDiesIsQuoted(t *testing.T) {
+	r := launch(t, plan.Plan{Action: plan.ActionNew, Prompt: "x"}, "FAKE_SERVE=die")
+	r.end(1)
+	for _, want := range []string{"ended while it was starting: exit status 3", "cannot read config.toml: [31mbroken"} {
+		if !strings.Contains(r.stderr.String(), want) {
+			t.Errorf("stderr lacks %q:\n%q", want, r.stderr.String())
+		}
+	}
+}
+
+func TestASessionThatIsRefusedIsNamed(t *testing.T) {
+	r := launch(t, plan.Plan{Action: plan.ActionOpen, Session: "t0", Rollout: "/r"}, "FAKE_SERVE=refuse")
+	r.end(1)
+	if want := "open session t0: thread/resume: no rollout found"; !strings.Contains(r.stderr.String(), want) {
+		t.Errorf("stderr lacks %q:\n%s", want, r.stderr.String())
+	}
+	if strings.Contains(r.said(), "resume --remote") {
+		t.Error("the terminal program was started all the same")
+	}
+}
+
+func TestASignalGoesToBothAndTheTerminalsCodeComesBack(t *testing.T) {
+	r := launch(t, plan.Plan{Action: plan.ActionNew})
+	r.await("attach up")
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	r.end(5)
+	for _, want := range []string{"attach TERM", "serve TERM"} {
+		if !strings.Contains(r.said(), want) {
+			t.Errorf("no %q in:\n%s", want, r.said())
+		}
+	}
+}
+
+func TestASignalDuringTheBootEndsIt(t *testing.T) {
+	r := launch(t, plan.Plan{Action: plan.ActionNew}, "FAKE_SERVE=silent")
+	r.await("thread/start")
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	r.end(143)
+}
+
+func TestAServersEndEndsATerminalThatIgnoresTERM(t *testing.T) {
+	r := launch(t, plan.Plan{Action: plan.ActionNew}, "FAKE_ATTACH=stubborn")
+	r.await("attach up")
+	if err := syscall.Kill(r.server(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	r.end(137)
+}
+
+func TestATerminalsEndEndsAServerThatIgnoresTERM(t *testing.T) {
+	r := launch(t, plan.Plan{Action: plan.ActionNew}, "FAKE_SERVE=stubborn", "FAKE_ATTACH=exit7")
+	r.end(7)
+}
+
+func TestWithoutLaunchMaterialNothingIsStarted(t *testing.T) {
+	dir := t.TempDir()
+	plan := filepath.Join(dir, "launcher.json")
+	if err := os.WriteFile(plan, []byte(`{"version":1,"binary":"/b","home":"/h","store":"/s","cwd":"/c","action":"new"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(wire.LaunchMaterialEnv, "")
+	var stderr bytes.Buffer
+	if code := Main([]string{plan}, "test", &stderr); code != exitUsage || !strings.Contains(stderr.String(), wire.LaunchMaterialEnv) {
+		t.Errorf("code %d, %s; want %d and the name of the variable", code, stderr.String(), exitUsage)
+	}
+}

@@ -1,0 +1,160 @@
+package codex
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk"
+)
+
+const (
+	// modelsTimeout bounds a catalogue; the one that comes with the program takes half a second.
+	modelsTimeout = 60 * time.Second
+	// modelsWaitDelay bounds the wait for output pipes that a grandchild still holds.
+	modelsWaitDelay = time.Second
+	// maxCatalogue bounds the output read; the catalogue with its prompts is below 1 MiB.
+	maxCatalogue = 16 << 20
+)
+
+// ListModels runs `codex debug models`: the catalogue that comes with the program, or with q.Refresh the one of
+// the provider that the operator is logged in to. It starts a process, which BuildLaunch may not: with a deadline,
+// in a process group of its own that is killed whatever happens, and with a home of its own.
+//
+// Errors: ErrNotFound (no binary), ErrUnavailable (it failed, took too long or printed too much).
+func (c *Connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.ModelCatalog, error) {
+	binary := q.Binaries[binaryName]
+	if binary == "" {
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrNotFound, "the host gave no path for %q", binaryName)
+	}
+	if err := checkVersion(binary); err != nil {
+		return sdk.ModelCatalog{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, modelsTimeout)
+	defer cancel()
+	home, err := os.MkdirTemp(c.cfg.stateDir, "models-")
+	if err != nil {
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "make temporary directory: %v", err)
+	}
+	defer os.RemoveAll(home)
+	args := []string{"debug", "models", "--bundled"}
+	if q.Refresh {
+		args = args[:2]
+		if err := operatorsView(q.BaseEnv, home); err != nil {
+			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "look at your configuration of Codex: %v", err)
+		}
+	}
+	cmd := exec.Command(native(binary), args...)
+	cmd.Dir = home
+	for _, kv := range q.BaseEnv {
+		if !strings.HasPrefix(kv, "COTAL_") {
+			cmd.Env = append(cmd.Env, kv)
+		}
+	}
+	cmd.Env = sdk.SetEnv(cmd.Env, "CODEX_HOME="+home)
+	out := &capped{max: maxCatalogue}
+	stderr := &capped{max: 64 << 10}
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, stderr, modelsWaitDelay
+	if err := runGroup(ctx, cmd); err != nil {
+		if ctx.Err() != nil {
+			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`codex debug models` gave no answer in time: %v", ctx.Err())
+		}
+		if out.over {
+			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`codex debug models` printed more than %d MiB", maxCatalogue>>20)
+		}
+		// A grandchild that keeps a pipe open is no reason to refuse a complete listing.
+		if !errors.Is(err, exec.ErrWaitDelay) {
+			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`codex debug models`: %v: %s", err, lastLine(stderr.buf.String()))
+		}
+	}
+	models, err := parseModels(out.buf.Bytes())
+	if err != nil {
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "read the output of `codex debug models`: %v", err)
+	}
+	if len(models) == 0 {
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`codex debug models` lists none: %s", lastLine(stderr.buf.String()))
+	}
+	return sdk.ModelCatalog{Source: "codex " + strings.Join(args, " "), Models: models}, nil
+}
+
+// operatorsView gives a home the operator's login and how his models are reached.
+func operatorsView(env []string, home string) error {
+	operator := operatorHome(env)
+	if operator == "" {
+		return nil
+	}
+	base, err := baseSettings(options{}, operator)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(home, "config.toml"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	err = encode(f, base)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	return os.Symlink(filepath.Join(operator, "auth.json"), filepath.Join(home, "auth.json"))
+}
+
+// parseModels reads the catalogue, without what the program does not offer to a person.
+func parseModels(data []byte) ([]sdk.Model, error) {
+	var in struct {
+		Models []struct {
+			Slug       string `json:"slug"`
+			Name       string `json:"display_name"`
+			Visibility string `json:"visibility"`
+			Levels     []struct {
+				Effort string `json:"effort"`
+			} `json:"supported_reasoning_levels"`
+		} `json:"models"`
+	}
+	if err := json.Unmarshal(data, &in); err != nil {
+		return nil, err
+	}
+	var models []sdk.Model
+	for _, m := range in.Models {
+		if m.Slug == "" {
+			return nil, errors.New("a model has no slug")
+		}
+		if m.Visibility == "hide" || m.Visibility == "none" {
+			continue
+		}
+		model := sdk.Model{ID: m.Slug, Name: m.Name}
+		for _, l := range m.Levels {
+			model.Variants = append(model.Variants, l.Effort)
+		}
+		models = append(models, model)
+	}
+	return models, nil
+}
+
+// capped keeps at most max bytes and refuses the byte after, which ends the writer's process.
+type capped struct {
+	buf  bytes.Buffer
+	max  int
+	over bool
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	if c.buf.Len()+len(p) > c.max {
+		c.over = true
+		return 0, errors.New("output too large")
+	}
+	return c.buf.Write(p)
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[len(lines)-1]
+}

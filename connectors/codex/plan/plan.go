@@ -1,0 +1,108 @@
+// Package plan is what the codex connector and cotal-codex-seat tell each other: a file, and names of files.
+package plan
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// Version is the version of Plan. Connector and launcher come in one bundle, but a seat that was prepared
+// before an upgrade may start after it.
+const Version = 1
+
+// LogName is the file beside the plan that takes the server's output, bounded.
+const LogName = "app-server.log"
+
+// Action says what to do with which session.
+type Action string
+
+// Actions.
+const (
+	ActionNew  Action = "new"  // a new session
+	ActionOpen Action = "open" // the session itself
+	ActionFork Action = "fork" // a copy; the source stays as it is
+)
+
+// Plan is what a launcher is told to do, in a file that only its user can read. Paths are absolute.
+type Plan struct {
+	Version int    `json:"version"`
+	Binary  string `json:"binary"`         // codex
+	Home    string `json:"home"`           // the seat's own CODEX_HOME
+	Store   string `json:"store"`          // where sessions are kept; the home links to it
+	Auth    string `json:"auth,omitempty"` // the operator's login; the home links to it
+	Cwd     string `json:"cwd"`
+	Action  Action `json:"action"`
+	Session string `json:"session,omitempty"` // for open and fork
+	Rollout string `json:"rollout,omitempty"` // its file
+	Prompt  string `json:"prompt,omitempty"`
+	Model   string `json:"model,omitempty"` // what the launch says, not what the configuration does
+	Effort  string `json:"effort,omitempty"`
+}
+
+// Read reads and checks a plan. Its errors name the file and the field.
+func Read(path string) (Plan, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Plan{}, fmt.Errorf("read plan: %w", err)
+	}
+	p, err := parse(data)
+	if err != nil {
+		return Plan{}, fmt.Errorf("read plan %s: %w", path, err)
+	}
+	return p, nil
+}
+
+func parse(data []byte) (Plan, error) {
+	var p Plan
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&p); err != nil {
+		return Plan{}, err
+	}
+	if p.Version != Version {
+		return Plan{}, fmt.Errorf("version is %d, this launcher reads %d", p.Version, Version)
+	}
+	if p.Action != ActionNew && p.Action != ActionOpen && p.Action != ActionFork {
+		return Plan{}, fmt.Errorf("action is %q", p.Action)
+	}
+	for _, f := range []struct {
+		name, path string
+		may        bool
+	}{
+		{"binary", p.Binary, false},
+		{"home", p.Home, false},
+		{"store", p.Store, false},
+		{"cwd", p.Cwd, false},
+		{"auth", p.Auth, true},
+		{"rollout", p.Rollout, p.Action == ActionNew},
+	} {
+		if !filepath.IsAbs(f.path) && (f.path != "" || !f.may) {
+			return Plan{}, fmt.Errorf("%s %q is no absolute path", f.name, f.path)
+		}
+	}
+	if (p.Action == ActionNew) != (p.Session == "") {
+		return Plan{}, fmt.Errorf("session is %q for action %s", p.Session, p.Action)
+	}
+	return p, nil
+}
+
+// maxSocketPath is what every system of ours takes as the path of a socket, in bytes.
+const maxSocketPath = 100
+
+// Sockets are where the server of a launch listens, and where its bridge does: in the directory of the launch,
+// or where that path is too long in the user's directory for sockets.
+func Sockets(dir string) (api, mcp string) {
+	api, mcp = filepath.Join(dir, "codex.sock"), filepath.Join(dir, "mcp.sock")
+	if len(api) <= maxSocketPath {
+		return api, mcp
+	}
+	sum := sha256.Sum256([]byte(dir))
+	base := filepath.Join("/tmp", "cotal-"+strconv.Itoa(os.Geteuid()), "x-"+hex.EncodeToString(sum[:8]))
+	return base + "-codex.sock", base + "-mcp.sock"
+}

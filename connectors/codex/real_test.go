@@ -1,0 +1,209 @@
+package codex_test
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/agents"
+)
+
+// The real program, installed from the registry, on a plain pty, against a stub of its model, on a real mesh. Each
+// step is one launch built by the connector; they share a workspace, so that later ones find the session of the first.
+//
+// proves: CONN-1, CONN-3
+func TestRealCodex(t *testing.T) {
+	w := newWorld(t, agents.Need(t, agents.Codex))
+	session := realFreshStart(t, w)
+	if t.Failed() {
+		return
+	}
+	realFork(t, w, session)
+	realReopen(t, w, session)
+	left, err := os.ReadDir(w.path("operator/.codex"))
+	if err != nil || len(left) != 1 || left[0].Name() != "config.toml" {
+		t.Errorf("the operator's home of the program holds %v, %v; want his configuration alone", left, err)
+	}
+}
+
+// realFreshStart proves presence, prompt, persona, model, effort, typed input, tools of the mesh, what the mesh shows
+// of the turn, a question and its answer, an interrupt, and waking. It returns the session's id.
+func realFreshStart(t *testing.T, w *world) string {
+	inbox, err := w.peer.DirectMessages(t.Context(), mesh.QueueOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inbox.Close()
+	r := w.launch(func(req *sdk.LaunchRequest) {
+		req.Prompt = "--fresh start SLOW 2\nof two lines"
+		req.Persona = "PERSONA-TEXT: you are careful."
+		req.Model, req.Variant = "other-model", "high"
+	})
+	p := r.showsStatus(wire.StatusWorking)
+	session := p.Card.MetaString("sessionId")
+	if p.LifecycleUID != r.req.LifecycleUID || session == "" {
+		t.Errorf("it appears as %+v, want the life it was launched for and its session", p)
+	}
+	got := r.asked("fresh start")
+	if got.Turn.LastUser() != r.req.Prompt || got.Turn.Model != "other-model" || got.Turn.Effort != "high" {
+		t.Errorf("the model %q was asked %q with effort %q, want what the launch said", got.Turn.Model, got.Turn.LastUser(), got.Turn.Effort)
+	}
+	for _, want := range []string{"PERSONA-TEXT", "INSTRUCTIONS-OF-THE-USER"} {
+		if !strings.Contains(got.Turn.System, want) {
+			t.Errorf("the system prompt lacks %s", want)
+		}
+	}
+	if !slices.Contains(got.Turn.Tools, "mcp__cotal__cotal_dm") {
+		t.Errorf("the tools %q lack those of the mesh", got.Turn.Tools)
+	}
+	r.showsStatus(wire.StatusIdle)
+
+	r.submit("typed turn\nwith two lines")
+	if typed := r.asked("typed turn"); typed.Turn.LastUser() != "typed turn\nwith two lines" || len(typed.Turn.Users) != 2 {
+		t.Errorf("after typing the model was asked %q, want the typed text as second turn", typed.Turn.Users)
+	}
+	r.showsStatus(wire.StatusIdle)
+
+	r.submit(`TOOLCALL mcp__cotal__cotal_dm {"to":"` + w.peer.Caller().Principal() + `","text":"hello from codex"}`)
+	if m := w.hears(inbox, "hello from codex"); m.From.Name != "worker" {
+		t.Errorf("the message is from %+v, want the seat", m.From)
+	}
+	r.showsStatus(wire.StatusIdle)
+
+	marker := w.path("outside")
+	r.submit(`TOOLCALL exec_command {"cmd":"touch ` + marker + `","sandbox_permissions":"require_escalated","justification":"a test"}`)
+	p = r.showsStatus(wire.StatusWaiting)
+	if _, err := os.Stat(marker); err == nil || p.Condition == nil || p.Condition.Code != "approval" {
+		t.Errorf("permissions=ask: file made before the answer (%v), shown as %+v", err, p.Condition)
+	}
+	r.await("the question on the screen", func() bool { return strings.Contains(r.screen(), "Would you like to run") }) // before that the key is lost
+	r.write("y")
+	r.await("the file that was allowed", func() bool {
+		_, err := os.Stat(marker)
+		return err == nil
+	})
+	r.showsStatus(wire.StatusIdle)
+
+	r.submit("SLOW 60 to be interrupted")
+	r.showsStatus(wire.StatusWorking)
+	r.write("\x1b")
+	r.showsStatus(wire.StatusIdle)
+
+	if _, err := w.peer.SendDirect(t.Context(), r.req.Principal, "WAKE-UP-CALL"); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.asked("WAKE-UP-CALL"); !strings.Contains(got.Turn.LastUser(), `"from":"peer"`) {
+		t.Errorf("woken with %q, want the message as it came", got.Turn.LastUser())
+	}
+	r.showsStatus(wire.StatusIdle)
+	r.end()
+	return session
+}
+
+// realFork proves that a fork carries the history, that its model can be another one, that allow asks nothing, and that
+// its source is left alone.
+func realFork(t *testing.T, w *world, session string) {
+	r := w.launch(func(req *sdk.LaunchRequest) {
+		req.Resume, req.Prompt = session, "HISTORY for the fork"
+		req.Model, req.Variant = "stub-model", "low"
+		req.LaunchOptions["permissions"] = "allow"
+	})
+	got := r.asked("for the fork")
+	if !strings.Contains(got.Reply, "typed turn") || got.Turn.Model != "stub-model" || got.Turn.Effort != "low" {
+		t.Errorf("the fork was asked model %q effort %q, and answered %q, want the history", got.Turn.Model, got.Turn.Effort, got.Reply)
+	}
+	p := r.showsStatus(wire.StatusIdle)
+	if forked := p.Card.MetaString("sessionId"); forked == session || forked == "" {
+		t.Errorf("the fork has the session %q, want one of its own", forked)
+	}
+	marker := w.path("allowed")
+	r.submit(`TOOLCALL exec_command {"cmd":"touch ` + marker + `"}`)
+	r.await("the file made without a question", func() bool {
+		_, err := os.Stat(marker)
+		return err == nil
+	})
+	r.showsStatus(wire.StatusIdle)
+	r.end()
+}
+
+// realReopen proves that a session goes on as itself, without what was said in its fork, and that a seat without a prompt
+// waits for one.
+func realReopen(t *testing.T, w *world, session string) {
+	r := w.launch(func(req *sdk.LaunchRequest) { req.Continue = session })
+	r.showsStatus(wire.StatusIdle)
+	r.submit("HISTORY again")
+	got := r.asked("HISTORY again")
+	if !strings.Contains(got.Reply, "typed turn") || strings.Contains(got.Reply, "for the fork") || got.Turn.Model != "other-model" {
+		t.Errorf("model %q answered %q, want the history without the fork's, and the session's own model", got.Turn.Model, got.Reply)
+	}
+	r.shows("the session itself", func(p wire.Presence) bool { return p.Card.MetaString("sessionId") == session })
+	r.end()
+}
+
+// A seat without a prompt is there, and can be spoken to.
+func TestRealCodexWithoutAPrompt(t *testing.T) {
+	w := newWorld(t, agents.Need(t, agents.Codex))
+	r := w.launch(nil)
+	r.showsStatus(wire.StatusIdle)
+	r.submit("FIRST-WORDS")
+	r.asked("FIRST-WORDS")
+	r.showsStatus(wire.StatusIdle)
+	if _, err := w.peer.SendDirect(t.Context(), r.req.Principal, "THEN-A-MESSAGE"); err != nil {
+		t.Fatal(err)
+	}
+	r.asked("THEN-A-MESSAGE")
+	session := r.showsStatus(wire.StatusIdle).Card.MetaString("sessionId")
+	r.end()
+
+	r = w.launch(func(req *sdk.LaunchRequest) { req.Resume = session })
+	r.submit("HISTORY of a fork")
+	if got := r.asked("HISTORY of a fork"); !strings.Contains(got.Reply, "FIRST-WORDS") {
+		t.Errorf("the fork answered %q, want the history", got.Reply)
+	}
+	r.end()
+}
+
+// proves: CAT-1, CAT-2
+func TestRealCodexListsItsModels(t *testing.T) {
+	q := sdk.ModelQuery{Binaries: map[string]string{"codex": agents.Need(t, agents.Codex)}, BaseEnv: []string{"PATH=/usr/bin:/bin", "HOME=" + t.TempDir()}}
+	got, err := configured(t, "", "").ListModels(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range got.Models {
+		if m.ID == "" || len(m.Variants) == 0 {
+			t.Errorf("%+v, want a name and its reasoning efforts", m)
+		}
+	}
+	if len(got.Models) == 0 || got.Source == "" {
+		t.Errorf("%+v, want models and where they are from", got)
+	}
+}
+
+// A person at the terminal may go to another session; the mesh then shows that one, and wakes it.
+func TestRealCodexIsFollowedToAnotherSession(t *testing.T) {
+	w := newWorld(t, agents.Need(t, agents.Codex))
+	r := w.launch(func(req *sdk.LaunchRequest) { req.Prompt = "in the first session" })
+	r.asked("in the first session")
+	first := r.showsStatus(wire.StatusIdle).Card.MetaString("sessionId")
+	r.submit("/new")
+	second := r.shows("another session", func(p wire.Presence) bool { return p.Card.MetaString("sessionId") != first })
+	r.submit("SLOW 2 in the second session")
+	r.showsStatus(wire.StatusWorking)
+	if got := r.asked("in the second session"); len(got.Turn.Users) != 1 {
+		t.Errorf("the model was asked %q, want a new session", got.Turn.Users)
+	}
+	r.showsStatus(wire.StatusIdle)
+	if _, err := w.peer.SendDirect(t.Context(), r.req.Principal, "WAKE-THE-SECOND"); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.asked("WAKE-THE-SECOND"); len(got.Turn.Users) != 2 {
+		t.Errorf("woken with %q, want the second session (%s) woken", got.Turn.Users, second.Card.MetaString("sessionId"))
+	}
+	r.showsStatus(wire.StatusIdle)
+	r.end()
+}

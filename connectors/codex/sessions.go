@@ -1,0 +1,85 @@
+package codex
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk"
+)
+
+// storeDir is where the sessions of a workspace's seats are: a seat's home goes with the seat, and what was said
+// in it does not.
+func storeDir(workspace string) string {
+	return filepath.Join(workspace, ".cotal", "codex", "sessions")
+}
+
+// operatorHome is the operator's own home of the program; "" when there is none to be found.
+func operatorHome(env []string) string {
+	if dir := sdk.Getenv(env, "CODEX_HOME"); filepath.IsAbs(dir) {
+		return filepath.Clean(dir)
+	}
+	if dir := sdk.Getenv(env, "HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, ".codex")
+	}
+	return ""
+}
+
+// findSession returns the file of the session that a request names; "" when it names none.
+//
+// A fork reads its source and leaves it as it is, so it may be a session of the operator's own as well. One that is
+// reopened is written to, so it must be a seat's.
+//
+// Errors: ErrNotFound, ErrUnsupported (a session of the operator's own cannot be reopened).
+func findSession(req sdk.LaunchRequest, operator string) (string, error) {
+	id := req.Resume + req.Continue
+	if id == "" {
+		return "", nil
+	}
+	store, own := storeDir(req.WorkspaceRoot), ""
+	if operator != "" {
+		own = filepath.Join(operator, "sessions")
+	}
+	mine, theirs := newest(store, id), newest(own, id)
+	switch {
+	case req.Continue != "" && mine == "" && theirs != "":
+		return "", sdk.Errorf(sdk.ErrUnsupported, "session %s is your own (%s) and a seat does not write to it; resume forks it", id, theirs)
+	case mine != "":
+		return mine, nil
+	case req.Resume != "" && theirs != "":
+		return theirs, nil
+	}
+	return "", sdk.Errorf(sdk.ErrNotFound, "no Codex session %s in %s or in %s", id, store, own)
+}
+
+// newest finds the file of a session: <dir>/YYYY/MM/DD/rollout-<time>-<id>.jsonl.
+func newest(dir, id string) string {
+	if dir == "" {
+		return ""
+	}
+	files, err := filepath.Glob(filepath.Join(escapeGlob(dir), "*", "*", "*", "rollout-*-"+id+".jsonl"))
+	if err != nil || len(files) == 0 {
+		return ""
+	}
+	changed := func(path string) time.Time {
+		info, err := os.Stat(path)
+		if err != nil {
+			return time.Time{}
+		}
+		return info.ModTime()
+	}
+	return slices.MaxFunc(files, func(a, b string) int { return changed(a).Compare(changed(b)) })
+}
+
+// escapeGlob makes a pattern that matches a path alone.
+func escapeGlob(path string) string {
+	var out []rune
+	for _, r := range path {
+		if r == '*' || r == '?' || r == '[' || r == '\\' {
+			out = append(out, '\\')
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}
