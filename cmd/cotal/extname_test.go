@@ -3,6 +3,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/sdk/describe"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
@@ -159,6 +162,29 @@ func TestExtInfo_NamesFilesThatOthersCanWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.CLI("ext", "info", "fake").OK()
+	}
+}
+
+func TestFieldN7_TheTextOfACatalogueIsEscaped(t *testing.T) {
+	var out bytes.Buffer
+	a := &app{out: &out}
+	var models []json.RawMessage
+	for _, id := range []string{"a/b/c", "x:y", "m m", "\x1b[31mred\x07", "a\nb"} {
+		raw, err := json.Marshal(modelRow{ID: id, Name: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		models = append(models, raw)
+	}
+	a.printCatalog(wire.ModelCatalog{Agent: "fake\x1b[2J", Supported: true, Models: models})
+	text := out.String()
+	for _, want := range []string{"a/b/c", "x:y", "m m"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if strings.ContainsAny(text, "\x1b\x07") || strings.Count(text, "\n") != 2+len(models) {
+		t.Errorf("%q", text)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
+// proves: L10
 func TestParse(t *testing.T) {
 	for name, tc := range map[string]struct {
 		text string

@@ -288,7 +288,7 @@ func file(t *testing.T, path string, mode os.FileMode) string {
 	return path
 }
 
-// proves: SPAWN-9
+// proves: SPAWN-9, L5
 func TestBinariesAreFoundOnceAndMissingOnesNamed(t *testing.T) {
 	dir := t.TempDir()
 	first := file(t, filepath.Join(dir, "a", "tool"), 0o755)

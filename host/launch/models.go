@@ -142,7 +142,7 @@ func (m *Models) one(ctx context.Context, name string, refresh bool) (wire.Model
 	path, _ := Getenv(environ, "PATH")
 	bins, missing := ResolveBinaries(info.Connector.Requires, path, BinaryOverrides(info.Connector.Requires, environ))
 	if len(missing) > 0 {
-		return fail(fmt.Errorf("not found on this host's PATH: %s", strings.Join(missing, ", ")))
+		return fail(fmt.Errorf("not found on this host's PATH (%s): %s", ShortPath(path), strings.Join(missing, ", ")))
 	}
 	cat, err := con.ListModels(ctx, sdk.ModelQuery{
 		Refresh: refresh, Binaries: bins, BaseEnv: BaseEnv(environ, EnvNames(info.Connector.EnvAllow, m.EnvAllow)),

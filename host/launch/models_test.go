@@ -104,7 +104,7 @@ func TestModelsAreARowForEachConnector(t *testing.T) {
 		{Agent: "broken", Supported: true, Models: raws(), Error: "it; fails"},
 		{Agent: "crashed", Models: raws(), Error: errQuarantined.Error()},
 		{Agent: "empty", Supported: true, Models: raws()},
-		{Agent: "missing", Supported: true, Models: raws(), Error: "not found on this host's PATH: no-such-program"},
+		{Agent: "missing", Supported: true, Models: raws(), Error: "not found on this host's PATH (/usr/bin:/bin): no-such-program"},
 		{Agent: "none", Models: raws()},
 		{Agent: "refuses", Models: raws(), Error: "unsupported: not with this licence"},
 		{Agent: "slow", Supported: true, Models: raws(), Error: "it gave no catalogue in time; ask again"},
@@ -165,6 +165,28 @@ func TestACatalogueTooLargeForAnAnswerIsToldOf(t *testing.T) {
 	_, err = m.List(context.Background(), wire.ModelsArgs{Agent: "big"})
 	if w := wire.ErrorFrom(err); w == nil || w.Code != wire.CodeResourceExhausted || !strings.Contains(w.Message, "20000 models") {
 		t.Errorf("named: %v", err)
+	}
+}
+
+// What a program calls a model is passed on as it is, whatever it looks like.
+func TestFieldN7_IDsArePassedOnUnchanged(t *testing.T) {
+	ids := []string{"a/b/c", "x:y", "m m", " m ", "modèle-汉字", "\x1b[31mred\x07", "<&>\u2028", "a\nb\tc", strings.Repeat("i", 300)}
+	m := &Models{Environ: []string{}, Plugins: shelf{"one": with([]sdk.Capability{sdk.CapModels}, nil, func(context.Context, sdk.ModelQuery) (sdk.ModelCatalog, error) {
+		var c sdk.ModelCatalog
+		for _, id := range ids {
+			c.Models = append(c.Models, sdk.Model{ID: id, Variants: []string{id}})
+		}
+		return c, nil
+	})}}
+	reply, err := m.List(context.Background(), wire.ModelsArgs{})
+	if err != nil || len(reply.Catalogs) != 1 || len(reply.Catalogs[0].Models) != len(ids) {
+		t.Fatalf("%+v, %v", reply, err)
+	}
+	for i, raw := range reply.Catalogs[0].Models {
+		var got model
+		if err := json.Unmarshal(raw, &got); err != nil || got.ID != ids[i] || len(got.Variants) != 1 || got.Variants[0].Name != ids[i] {
+			t.Errorf("%q came as %s, %v", ids[i], raw, err)
+		}
 	}
 }
 

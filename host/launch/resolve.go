@@ -21,6 +21,18 @@ func BinaryVar(name string) string {
 	return "COTAL_" + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(name)) + "_BIN"
 }
 
+// ShortPath is a PATH for a message: whoever reads that a program was not found wants to see where was looked.
+func ShortPath(path string) string {
+	const most = 400
+	switch {
+	case path == "":
+		return "which is empty"
+	case len(path) > most:
+		return path[:most] + "..."
+	}
+	return path
+}
+
 // BinaryOverrides collects the COTAL_<NAME>_BIN entries of an environment for the given programs, by
 // program name.
 func BinaryOverrides(requires, environ []string) map[string]string {

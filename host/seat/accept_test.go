@@ -76,7 +76,7 @@ func TestChecksOfASpawnHaveAnOrder(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
-		{"a program that is not there", wire.CodeFailedPrecondition, "connector picky needs no-such-program, not found on this host's PATH; install it", func() { facts(func(*sdk.Info) {}) }},
+		{"a program that is not there", wire.CodeFailedPrecondition, "connector picky needs no-such-program, not found on this host's PATH (" + launch.ShortPath(os.Getenv("PATH")) + "); install it; or say where it is in COTAL_NO_SUCH_PROGRAM_BIN of the host", func() { facts(func(*sdk.Info) {}) }},
 		{"a session to fork from", wire.CodeFailedPrecondition, "connector picky does not support resume", func() { args.Resume = nil }},
 		{"supervision on a runtime that has none", wire.CodeFailedPrecondition, "supervise: seats of runtime other", func() { args.Supervise, args.Runtime = nil, "" }},
 		{"a transcript of another host", wire.CodeUnimplemented, "resumeClaim", func() { args.ResumeClaim = nil }},

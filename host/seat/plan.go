@@ -219,8 +219,8 @@ func (s *Set) programs(info sdk.Info) (map[string]string, error) {
 	path, _ := launch.Getenv(s.cfg.Environ, "PATH")
 	bins, missing := launch.ResolveBinaries(info.Connector.Requires, path, launch.BinaryOverrides(info.Connector.Requires, s.cfg.Environ))
 	if len(missing) > 0 {
-		return nil, wire.Refuse(wire.CodeFailedPrecondition, "connector %s needs %s, not found on this host's PATH%s",
-			info.Name, strings.Join(missing, ", "), hint(info.Connector.InstallHint))
+		return nil, wire.Refuse(wire.CodeFailedPrecondition, "connector %s needs %s, not found on this host's PATH (%s)%s; or say where it is in %s of the host",
+			info.Name, strings.Join(missing, ", "), launch.ShortPath(path), hint(info.Connector.InstallHint), launch.BinaryVar(firstWord(missing[0])))
 	}
 	return bins, nil
 }
@@ -262,6 +262,12 @@ func connectorRefusal(agent string, by launch.Origin, err error) error {
 	default:
 		return wire.Refuse(wire.CodeUnavailable, "connector %s: %v", agent, err)
 	}
+}
+
+// firstWord is the program of a text about a missing one.
+func firstWord(missing string) string {
+	name, _, _ := strings.Cut(missing, " ")
+	return name
 }
 
 func hint(text string) string {

@@ -277,6 +277,8 @@ func TestFieldC12_LookAlikesLive(t *testing.T) {
 }
 
 // What people name reaches no tmux command: neither the alias nor the directory is a format or a target.
+//
+// proves: O7
 func TestFieldO5_O7_NamesReachNoTmux(t *testing.T) {
 	marker := filepath.Join(t.TempDir(), "x")
 	for _, name := range []string{"#{pid}", "#(touch " + marker + ")", "a.b:c", "=", "@", "-t", "$(touch " + marker + ")", "a;kill-server", "%0", "ü\n"} {

@@ -101,6 +101,7 @@ func TestFieldD1_D2_D15_PasteMarkersWhereTheyWereAskedFor(t *testing.T) {
 }
 
 // The configuration of the user is not read, so it changes no byte and no key.
+// proves: O8
 func TestFieldD14_O8_TheUsersTmuxIsLeftAlone(t *testing.T) {
 	home := t.TempDir()
 	conf := "set -g extended-keys on\nset -s extended-keys-format csi-u\nset -g prefix C-a\nset -g base-index 1\nset -g remain-on-exit off\nset -g @mine kept\n"
