@@ -221,6 +221,7 @@ func (a *app) install(cmd *cobra.Command, s *extScope, to layer, src found, f in
 			return err
 		}
 	}
+	covered := s.covers(id, to)
 	change := "installed"
 	if was != nil {
 		change = "upgraded"
@@ -228,6 +229,9 @@ func (a *app) install(cmd *cobra.Command, s *extScope, to layer, src found, f in
 	c := store.Change{Manifest: to.path, Kind: id.Kind, Name: id.Name, Staged: st}
 	c.Decide = func(now *manifest.Entry) (*manifest.Edit, error) {
 		put := manifest.Entry{Name: id.Name, Kind: id.Kind, Version: id.Version, Command: st.Command, SHA256: st.Digest}
+		if now == nil { // what it covers was configured for this machine
+			put.Env, put.Config = covered.Env, covered.Config
+		}
 		switch {
 		case now != nil && now.SHA256 == st.Digest && now.Command == st.Command && now.Version == id.Version && (now.On() || was != nil):
 			return nil, nil
@@ -277,6 +281,18 @@ func (s *extScope) free(id describe.Identity, to layer) error {
 		}
 	}
 	return nil
+}
+
+// covers is the entry that one of a manifest takes the place of; zero: none.
+func (s *extScope) covers(id describe.Identity, to layer) manifest.Entry {
+	for _, l := range s.layers {
+		for _, e := range l.entries {
+			if l.path != to.path && e.Kind == id.Kind && e.Name == id.Name {
+				return e
+			}
+		}
+	}
+	return manifest.Entry{}
 }
 
 // acceptDigest shows what was copied and has a person accept it.

@@ -24,6 +24,7 @@ import (
 	"github.com/cotal-ai/cotal-host/test/diskfull"
 	"github.com/cotal-ai/cotal-host/test/failpoints"
 	"github.com/cotal-ai/cotal-host/test/harness"
+	"github.com/cotal-ai/cotal-host/test/seatview"
 )
 
 // extWorld is a world with plugins that are installed under a running host.
@@ -217,6 +218,42 @@ func TestExt_AnUpgradeThatIsKilledLeavesTheOldPluginOrTheNewOne(t *testing.T) {
 	w.tidy(t, 2)
 	w.CLI("spawn", "--agent", "one", "--name", "late", "--detach", "--", "sleep", "600").OK()
 	w.CLI("stop", "worker", "late").OK()
+}
+
+// A runtime that is replaced takes over the seats of the one before, with its configuration, and so does that when it
+// comes back.
+func TestExt_ARuntimeIsReplacedUnderItsSeats(t *testing.T) {
+	t.Parallel()
+	w := &extWorld{World: harness.New(t), program: filepath.Join(harness.Bin(t), "cotal-runtime-pty")}
+	h := w.Start(harness.HostOptions{})
+	row := w.Spawn("worker", seatview.Working(w.World, 20)...)
+	view := seatview.Watch(t, w.World, w.AwaitStatus("worker", "running"))
+	same := func(what string, pid int) {
+		t.Helper()
+		if p := w.plugin(t, "pty"); p.State != "ready" || p.PID == pid {
+			t.Fatalf("%s: %+v, was process %d", what, p, pid)
+		}
+		if got := w.Inspect("worker"); got.PID != row.PID || got.Status != "running" || !h.Running() {
+			t.Fatalf("%s: the seat: %+v", what, got)
+		}
+		view.AwaitMore(t)
+		w.CLI("spawn", "--agent", "command", "--name", "new", "--detach", "--", "sleep", "600").OK()
+		w.CLI("stop", "new").OK()
+	}
+	pid := w.plugin(t, "pty").PID
+	s := w.source(t, "pty", "0.1.0")
+	if r := w.CLI("ext", "install", s.path, "--command", "cotal-runtime-pty", "--sha256", s.digest).Want(1); !strings.Contains(r.Stderr, "--replace") {
+		t.Errorf("%v", r)
+	}
+	w.CLI("ext", "install", s.path, "--command", "cotal-runtime-pty", "--sha256", s.digest, "--replace").OK()
+	same("installed", pid)
+	pid = w.plugin(t, "pty").PID
+	if r := w.CLI("ext", "disable", "pty").Want(1); !strings.Contains(r.Stderr, "seat worker") {
+		t.Errorf("%v", r)
+	}
+	w.CLI("ext", "remove", "pty").OK()
+	same("removed", pid)
+	w.CLI("stop", "worker").OK()
 }
 
 // proves: M10
