@@ -99,3 +99,24 @@ func TestAStatusFileIsReadForWhatItSays(t *testing.T) {
 		t.Errorf("a file says %+v", got)
 	}
 }
+
+func FuzzStatusFile(f *testing.F) {
+	f.Add([]byte(`{"status":"waiting","waitingFor":"dialog open","statusUpdatedAt":1764489600000}`))
+	f.Add([]byte(`{"status":"busy","statusUpdatedAt":-1e300}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		got := parseStatusFile(text, time.UnixMilli(7_000))
+		switch got.status {
+		case "", wire.StatusIdle, wire.StatusWorking, wire.StatusWaiting:
+		default:
+			t.Fatalf("status %q", got.status)
+		}
+		s := amend(State{Status: wire.StatusIdle}, time.UnixMilli(0), 0, got, 0)
+		p := wire.Presence{
+			Card:   wire.AgentCard{ID: "local.UABC", Name: "x", Kind: wire.CardAgent, ProtocolVersion: wire.ProtocolVersion},
+			Status: s.Status, Activity: s.Activity, Condition: s.Condition, LifecycleUID: "abcdefghijklmnopqrstuvwxyz", TS: 1,
+		}
+		if _, err := p.Encode(); err != nil {
+			t.Fatalf("%+v cannot be published: %v", s, err)
+		}
+	})
+}

@@ -270,3 +270,43 @@ func TestBridge_AProgramIsOnTheMeshByAnOption(t *testing.T) {
 	}
 	awaitPresence(t, roster, "it says goodbye", func(p wire.Presence) bool { return p.Card.ID == l.Result.ID && p.Status == wire.StatusOffline })
 }
+
+// Whoever is on the mesh comes back with it: the host is killed, and with it the server inside it, while two agents talk.
+func TestBridge_AgentsTalkOnWhenTheirHostWasKilled(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	h := w.Start(harness.HostOptions{})
+	for _, name := range []string{"ann", "bob"} {
+		w.SpawnFake(name, `[{"hang": true}]`)
+	}
+	ann, bob := bridgeOf(t, w, w.Inspect("ann"), bridge.Options{}), bridgeOf(t, w, w.Inspect("bob"), bridge.Options{})
+	sends := func(text string) {
+		t.Helper()
+		said := ""
+		harness.Eventually(t, harness.DefaultWait, "ann sends "+text, func() (bool, string) {
+			var ok bool
+			said, ok = ann.try("cotal_dm", map[string]any{"to": bob.l.ID, "text": text})
+			return ok, said
+		})
+	}
+	reads := func(text string) {
+		t.Helper()
+		harness.Eventually(t, harness.DefaultWait, "bob reads "+text, func() (bool, string) {
+			said, _ := bob.try("cotal_inbox", nil)
+			return strings.Contains(said, text), said
+		})
+	}
+	sends("before")
+	h.Kill()
+	if text, ok := ann.try("cotal_dm", map[string]any{"to": bob.l.ID, "text": "meanwhile"}); ok {
+		t.Errorf("a message without a server is said to be sent: %s", text)
+	}
+	w.Start(harness.HostOptions{})
+	reads("before")
+	sends("behind")
+	reads("behind")
+	harness.Eventually(t, harness.DefaultWait, "both are in the rows", func() (bool, string) {
+		a, b := w.Inspect("ann"), w.Inspect("bob")
+		return a.Mesh == wire.StatusIdle && b.Mesh == wire.StatusIdle && a.MeshView == mesh.ViewCurrent, fmt.Sprintf("%s, %s (%s)", a.Mesh, b.Mesh, a.MeshView)
+	})
+}
