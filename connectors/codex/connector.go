@@ -62,7 +62,7 @@ func Info() sdk.Info {
 			ReadinessTimeoutMs:          readinessMs,
 			ReadyBy:                     sdk.ReadyByPresence,
 			StopGraceMs:                 stopGraceMs,
-			Input:                       sdk.InputFacts{SubmitDelayMs: submitDelayMs, BracketedPaste: true},
+			Input:                       sdk.InputFacts{SubmitDelayMs: submitDelayMs, AwaitField: true, BracketedPaste: true},
 			// Where the operator's login and configuration are, the keys of the program's own provider, and
 			// what it takes to reach it from behind a proxy or a private certificate authority.
 			EnvAllow: []string{

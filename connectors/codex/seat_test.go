@@ -276,7 +276,7 @@ func (r *running) submit(text string) {
 	r.await("the input field", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.modes.Modes()&terminal.BracketedPaste != 0
+		return r.modes.Modes()&(terminal.BracketedPaste|terminal.CursorHidden) == terminal.BracketedPaste
 	})
 	r.write("\x1b[200~" + text + "\x1b[201~")
 	gap := time.NewTimer(time.Duration(codex.Info().Connector.Input.SubmitDelayMs) * time.Millisecond)
