@@ -217,10 +217,14 @@ func relay(launch func() (bridge.Launch, error), args []string, deliver bool) {
 	if err != nil {
 		return
 	}
-	out, err := bridge.Relay(ctx, l, bridge.ParseEvent(name, text), deliver)
-	if err == nil && len(out) > 0 {
-		_, _ = os.Stdout.Write(append(out, '\n'))
+	var print func([]byte) error
+	if deliver {
+		print = func(out []byte) error {
+			_, err := os.Stdout.Write(append(out, '\n'))
+			return err
+		}
 	}
+	_ = bridge.Relay(ctx, l, bridge.ParseEvent(name, text), print)
 }
 
 // input reads the JSON that a hook is given. It ends with the value and does not wait for the end of the pipe, which

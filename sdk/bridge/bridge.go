@@ -92,6 +92,7 @@ type Bridge struct {
 	session   string
 	active    time.Time // when a hook last told anything
 	amended   time.Time // when the state was last set by something else
+	brought   bool      // the turn that is open goes on with messages of a hook, and nothing was told since
 	woken     time.Time // when a turn was last begun here, and nothing was told since
 }
 
@@ -450,7 +451,7 @@ func (b *Bridge) onFrame(f frame) (a answer, items []item) {
 	before := b.state
 	told := false
 	b.state, told = judged(b.state, f.Event)
-	b.heard, b.active = b.heard || told, time.Now()
+	b.heard, b.active, b.brought = b.heard || told, time.Now(), false
 	if told {
 		b.woken = time.Time{}
 	}
@@ -473,14 +474,21 @@ func (b *Bridge) onFrame(f frame) (a answer, items []item) {
 	return a, items
 }
 
-// bring ends what handOver and next began: messages that were taken out went to the program, or could not.
-func (b *Bridge) bring(items []item, err error) {
+// bring ends what handOver began: messages that were taken out went to the program with a hook, or could not.
+func (b *Bridge) bring(e Event, items []item, err error) {
 	switch {
 	case len(items) == 0:
-	case err != nil:
-		b.box.back(items)
-	default:
+	case err == nil:
 		b.done(items)
+	default:
+		b.box.back(items)
+		b.mu.Lock()
+		if word(e.Name) == "stop" && b.brought { // the turn did not go on with them
+			b.state, b.brought = Judge(b.state, e), false
+		}
+		b.mu.Unlock()
+		b.changed()
+		b.wake()
 	}
 }
 
@@ -503,7 +511,7 @@ func (b *Bridge) handOver(event string) (json.RawMessage, []item) {
 	}
 	if end { // the turn goes on
 		b.mu.Lock()
-		b.state = State{Status: wire.StatusWorking, By: ByHook, Turn: true}
+		b.state, b.brought = State{Status: wire.StatusWorking, By: ByHook, Turn: true}, true
 		b.mu.Unlock()
 	}
 	return out, items

@@ -111,7 +111,15 @@ func (c *control) talk(conn *net.UnixConn) {
 	switch f.Op {
 	case opEvent:
 		a, items := c.b.onFrame(f)
-		c.b.bring(items, send(conn, a))
+		err := send(conn, a)
+		if err == nil && len(items) > 0 { // the hook says that its program has them
+			_ = conn.SetDeadline(time.Now().Add(RelayBudget))
+			var f frame
+			if f, err = readFrame(conn); err == nil && f.Op != opTaken {
+				err = errors.New("the hook did not take them")
+			}
+		}
+		c.b.bring(f.Event, items, err)
 	case opNext:
 		c.next(conn, min(max(time.Duration(f.WaitMs)*time.Millisecond, 0), MaxNext))
 	}

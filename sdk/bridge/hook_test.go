@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,10 +16,16 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
-func hook(t *testing.T, l bridge.Launch, name, text string, deliver bool) []byte {
+func hook(t *testing.T, l bridge.Launch, name, text string, deliver bool) (out []byte) {
 	t.Helper()
-	out, err := bridge.Relay(t.Context(), l, bridge.ParseEvent(name, []byte(text)), deliver)
-	if err != nil {
+	var print func([]byte) error
+	if deliver {
+		print = func(p []byte) error {
+			out = p
+			return nil
+		}
+	}
+	if err := bridge.Relay(t.Context(), l, bridge.ParseEvent(name, []byte(text)), print); err != nil {
 		t.Fatalf("hook %s: %v", name, err)
 	}
 	return out
@@ -97,6 +104,23 @@ func TestAHookBringsMessages(t *testing.T) {
 	}
 }
 
+// What a hook could not print is unread, and comes with the next.
+func TestAHookThatFailsLosesNoMessage(t *testing.T) {
+	w := newWorld(t)
+	ann, bob := w.joined(w.seat("ann"), bridge.Options{}), w.joined(w.seat("bob"), bridge.Options{})
+	ann.until("cotal_roster", nil, "bob")
+	ann.call("cotal_dm", map[string]any{"to": "bob", "text": "wake up"})
+	bob.until("cotal_inbox", map[string]any{"peek": true}, "wake up")
+	closed := errors.New("nobody reads")
+	if err := bridge.Relay(t.Context(), bob.l, bridge.Event{Name: "Stop"}, func([]byte) error { return closed }); !errors.Is(err, closed) {
+		t.Errorf("%v", err)
+	}
+	bob.until("cotal_inbox", map[string]any{"peek": true}, "wake up")
+	if out := hook(t, bob.l, "Stop", `{}`, true); !strings.Contains(string(out), "wake up") {
+		t.Errorf("the next hook prints %s", out)
+	}
+}
+
 // An idle agent is woken by a direct message, a working one is left alone until its turn ends, and a program that can
 // take nothing now is asked again.
 func TestAnIdleAgentIsWoken(t *testing.T) {
@@ -157,7 +181,8 @@ func TestAHookNeverHoldsItsProgramUp(t *testing.T) {
 	for name, path := range map[string]string{"away": filepath.Join(dir, "none.sock"), "hangs": filepath.Join(dir, "hung.sock")} {
 		for _, event := range []string{"SessionStart", "Stop"} {
 			begin := time.Now()
-			out, err := bridge.Relay(t.Context(), bridge.Launch{Socket: path}, bridge.Event{Name: event}, true)
+			var out []byte
+			err := bridge.Relay(t.Context(), bridge.Launch{Socket: path}, bridge.Event{Name: event}, func(p []byte) error { out = p; return nil })
 			if err == nil || out != nil {
 				t.Errorf("a bridge that is %s: %s, %v", name, out, err)
 			}

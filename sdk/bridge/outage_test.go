@@ -75,7 +75,7 @@ func TestTheNextBridgeOfASeatGoesOn(t *testing.T) {
 	next.until("cotal_inbox", nil, "for whoever reads")
 	end := time.Now().Add(patience)
 	for {
-		if _, err := bridge.Relay(t.Context(), l, bridge.Event{Name: "UserPromptSubmit"}, false); err == nil {
+		if err := bridge.Relay(t.Context(), l, bridge.Event{Name: "UserPromptSubmit"}, nil); err == nil {
 			break
 		}
 		if time.Now().After(end) {

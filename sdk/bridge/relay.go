@@ -10,36 +10,37 @@ import (
 	"time"
 )
 
-// Relay tells the bridge of a seat of an event, and returns what the hook is to print, which may be nothing. deliver
-// says that the program reads what its hooks print: then waiting messages may come with it.
+// Relay tells the bridge of a seat of an event. print is for programs that read what their hooks print: waiting
+// messages may come with what it is given, and count as read once it returned nil. nil: this program does not.
 //
 // It takes RelayBudget at most, and less when ctx ends. When a session starts its bridge may be about to: only then
-// it is waited for. Any error means that the hook prints nothing and succeeds; the program must not notice.
-func Relay(ctx context.Context, l Launch, e Event, deliver bool) (output []byte, err error) {
-	return relay(ctx, l, frame{Event: e, Deliver: deliver}, word(e.Name) == "sessionstart")
+// it is waited for. Any error means that the hook prints nothing more and succeeds; the program must not notice.
+func Relay(ctx context.Context, l Launch, e Event, print func(output []byte) error) error {
+	return relay(ctx, l, e, word(e.Name) == "sessionstart", print)
 }
 
 // Tell tells the bridge of a seat of an event, or with EventStatus of the state of its program, from something that
 // runs beside the program. A bridge that is about to start is waited for, RelayBudget at most.
 //
 // Errors: ctx's; the bridge is away, or not this seat's. Later events are not held up by it.
-func Tell(ctx context.Context, l Launch, e Event) error {
-	_, err := relay(ctx, l, frame{Event: e}, true)
-	return err
-}
+func Tell(ctx context.Context, l Launch, e Event) error { return relay(ctx, l, e, true, nil) }
 
-func relay(ctx context.Context, l Launch, f frame, patient bool) ([]byte, error) {
+func relay(ctx context.Context, l Launch, e Event, patient bool, print func([]byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, RelayBudget)
 	defer cancel()
-	var a answer
-	err := exchange(ctx, l, f, patient, func(_ *net.UnixConn, got answer) error {
-		a = got
-		return nil
+	err := exchange(ctx, l, frame{Event: e, Deliver: print != nil}, patient, func(conn *net.UnixConn, a answer) error {
+		if len(a.Output) == 0 || print == nil {
+			return nil
+		}
+		if err := print(a.Output); err != nil {
+			return err
+		}
+		return post(conn, frame{Op: opTaken})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("relay %s: %w", f.Event.Name, err)
+		return fmt.Errorf("relay %s: %w", e.Name, err)
 	}
-	return a.Output, nil
+	return nil
 }
 
 // MaxNext bounds the wait of Next.
