@@ -11,6 +11,7 @@ import (
 // Somebody who begins with nothing, writes what the page shows and types what it shows, has a connector that keeps every
 // rule, is installed, and runs its program as a participant of the mesh. What the page says he sees is what he sees.
 func TestWritingAConnector_AReaderWhoFollowsItArrives(t *testing.T) {
+	t.Parallel()
 	r := newReader(t)
 	r.follow("writing-a-connector.md")
 	byHand(r)

@@ -110,13 +110,15 @@ func npmInstall(t *testing.T, source, dir string) error {
 
 // The contract is bound to no language: a connector in Node keeps the rules that one in Go keeps.
 func TestNodeExample_KeepsEveryRule(t *testing.T) {
+	t.Parallel()
 	plugin, source := nodeExample(t)
 	plugintest.Binary(t, plugin, plugintest.Options{Binaries: map[string]string{"echo-agent": filepath.Join(source, "echo-agent")}})
 }
 
-// It is verified, installed and used like any other: a seat runs, models are listed, an upgrade of nothing is none,
+// It is verified, installed and used like any other: a seat runs and takes part in the mesh, models are listed,
 // and when the host is killed its process ends, by the end of its lifeline, while the seat goes on.
 func TestNodeExample_RunsASeatAndEndsWithItsHost(t *testing.T) {
+	t.Parallel()
 	plugin, source := nodeExample(t)
 	w := harness.New(t)
 	bin := filepath.Join(w.Home, "bin")
@@ -156,6 +158,9 @@ func TestNodeExample_RunsASeatAndEndsWithItsHost(t *testing.T) {
 	}
 	w.CLI("input", "parrot", "--text", "hello there").OK()
 	says("you said: hello there")
+	// It takes part in the mesh, and does so again at the broker of the next host.
+	w.CLI("send", "@parrot", "good morning").OK()
+	says(": good morning")
 	w.CLI("stop", "parrot").OK()
 }
 

@@ -14,6 +14,7 @@ func TestWritingARuntime_AReaderWhoFollowsItArrives(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the example holds seats the way Linux lets it")
 	}
+	t.Parallel()
 	r := newReader(t)
 	r.follow("writing-a-runtime.md")
 	w := r.w

@@ -13,13 +13,13 @@ const info = {
   version: '0.1.0',
   capabilities: ['models'],
   connector: {
-    requires: ['echo-agent'], // the host finds it, or refuses with the hint
+    requires: ['echo-agent', 'cotal-bridge'], // the host finds them, or refuses with the hint
     installHint: 'put echo-agent into the PATH of the host',
     supportsFreshStart: true,
     supportsModel: true,
     supportsPrompt: true,
     supportsPersona: true,
-    readyBy: 'process',
+    readyBy: 'presence', // of the bridge, below
   },
 };
 
@@ -33,6 +33,7 @@ function buildLaunch(req) {
     throw new Refusal('unsupported', 'echo-agent has no variants and no sessions');
   }
   const program = binary(req, 'echo-agent'); // resolved by the host, never by a PATH search of ours
+  const bridge = binary(req, 'cotal-bridge');
   if (!path.isAbsolute(req.dir)) {
     throw new Refusal('invalid', `dir ${JSON.stringify(req.dir)} is no absolute path`);
   }
@@ -45,11 +46,15 @@ function buildLaunch(req) {
   } catch (err) {
     throw new Refusal('unavailable', `write launch file: ${err.message}`);
   }
-  const args = ['--greeting', greeting, '--persona-file', persona, '--prompt-file', prompt];
+  // The bridge joins the mesh as this seat, and gives the program its messages as lines of standard input.
+  const args = [
+    'run', '--messages', 'stdin', '--text', '--',
+    program, '--greeting', greeting, '--persona-file', persona, '--prompt-file', prompt,
+  ];
   if (req.model) {
     args.push('--model', req.model);
   }
-  return { path: program, args, env: setEnv(req.baseEnv, { ECHO_NO_UPDATE: '1' }) };
+  return { path: bridge, args, env: setEnv(req.baseEnv, { ECHO_NO_UPDATE: '1' }) };
 }
 
 // Asks the program. The signal ends it with whoever asked.
