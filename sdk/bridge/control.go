@@ -114,6 +114,7 @@ func (c *control) talk(conn *net.UnixConn) {
 		err := send(conn, a)
 		if err == nil && len(items) > 0 { // the hook says that its program has them
 			_ = conn.SetDeadline(time.Now().Add(RelayBudget))
+			defer context.AfterFunc(c.b.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 			var f frame
 			if f, err = readFrame(conn); err == nil && f.Op != opTaken {
 				err = errors.New("the hook did not take them")
