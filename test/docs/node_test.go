@@ -272,3 +272,17 @@ func mintPair(t *testing.T) tls.Certificate {
 	}
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
+
+// A catalogue that nobody waits for any more is not waited for: the program that was asked is ended.
+func TestNodeExample_EndsWhatItsCallerGaveUp(t *testing.T) {
+	t.Parallel()
+	plugin, _ := nodeExample(t)
+	slow := filepath.Join(t.TempDir(), "slow")
+	if err := os.WriteFile(slow, []byte("#!/bin/sh\nexec sleep 600\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	plugintest.Binary(t, plugin, plugintest.Options{
+		Rules:    []string{"models-end-with-their-caller", "leaves-no-process-behind"},
+		Binaries: map[string]string{"echo-agent": slow},
+	})
+}
