@@ -1,6 +1,8 @@
 package codex_test
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -205,5 +207,26 @@ func TestRealCodexIsFollowedToAnotherSession(t *testing.T) {
 		t.Errorf("woken with %q, want the second session (%s) woken", got.Turn.Users, second.Card.MetaString("sessionId"))
 	}
 	r.showsStatus(wire.StatusIdle)
+	r.end()
+}
+
+// A turn that fails is shown with what the program says of it, and one that the program tries again as one that runs.
+func TestRealCodexSaysWhatIsInItsWay(t *testing.T) {
+	w := newWorld(t, agents.Need(t, agents.Codex))
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, `{"error":{"message":"bad key","type":"invalid_request_error","code":"invalid_api_key"}}`, http.StatusUnauthorized)
+	}))
+	defer provider.Close()
+	w.file("operator/.codex/config.toml", strings.ReplaceAll(w.read("operator/.codex/config.toml"), w.stub.BaseURL(), provider.URL+"/v1"))
+	r := w.launch(func(req *sdk.LaunchRequest) { req.Prompt = "is anybody there?" })
+	p := r.shows("a failure", func(p wire.Presence) bool { return p.Status == wire.StatusIdle && p.Condition != nil })
+	if p.Condition.Code != "auth" || p.Condition.Source == "" || p.Condition.Message == "" {
+		t.Errorf("shown as %+v, want auth, and the program's own words", p.Condition)
+	}
+	provider.Close()
+	r.submit("and now?")
+	r.shows("another attempt", func(p wire.Presence) bool {
+		return p.Status == wire.StatusWorking && p.Condition != nil && p.Condition.Code == "retrying"
+	})
 	r.end()
 }

@@ -133,6 +133,15 @@ func (w *world) file(name, text string) {
 	}
 }
 
+func (w *world) read(name string) string {
+	w.t.Helper()
+	data, err := os.ReadFile(w.path(name))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return string(data)
+}
+
 // request is a launch request as the host makes it, with its launch material.
 func (w *world) request(change func(*sdk.LaunchRequest)) sdk.LaunchRequest {
 	w.t.Helper()

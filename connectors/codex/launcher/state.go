@@ -81,6 +81,7 @@ func (v view) next(n note) view {
 	}
 	switch n.Method {
 	case "thread/status/changed":
+		was := v.Active
 		v.Active, v.Asks = p.Status.Type == "active", ""
 		for _, flag := range []string{flagApproval, flagInput} {
 			if v.Active && slices.Contains(p.Status.Flags, flag) {
@@ -90,7 +91,7 @@ func (v view) next(n note) view {
 		if !v.Active {
 			v.Tool, v.Retry = "", nil
 		}
-		if p.Status.Type == "systemError" && v.Failure == nil {
+		if p.Status.Type == "systemError" && !was && v.Failure == nil { // within a turn its end follows, with the reason
 			v.Failure = &failure{Code: "failed", Native: p.Status.Type}
 		}
 	case "turn/started":
@@ -102,10 +103,12 @@ func (v view) next(n note) view {
 			v.Failure = failureOf(p.Turn.Error)
 		}
 	case "error":
-		if p.WillRetry {
-			v.Retry = failureOf(p.Error)
-			v.Retry.Code = "retrying"
+		if !p.WillRetry {
+			v.Failure = failureOf(p.Error) // the end of the turn follows
+			break
 		}
+		v.Retry = failureOf(p.Error)
+		v.Retry.Code = "retrying"
 	case "item/started":
 		if tool := toolOf(p); tool != "" {
 			v.Tool, v.Retry = tool, nil
