@@ -271,7 +271,7 @@ func TestPersonas_AreDefinedListedAndShown(t *testing.T) {
 	if r := w.CLI("personas", "show", "reader").OK(); !strings.Contains(r.Stdout, "name         reader\nrole         read\nagent        command\n") || !strings.HasSuffix(r.Stdout, "\nYou read.\nYou never push.\n") {
 		t.Errorf("%v", r)
 	}
-	if code, out, errw := r.pipe("", "personas", "define", "lost", "--prompt", "You."); code != 0 || strings.Contains(out, "start it") || !strings.Contains(errw, `for the agent "claude", and this host has no such connector`) {
+	if code, out, errw := r.pipe("", "personas", "define", "lost", "--agent", "nosuch", "--prompt", "You."); code != 0 || strings.Contains(out, "start it") || !strings.Contains(errw, `for the agent "nosuch", and this host has no such connector`) {
 		t.Errorf("exit code %d: %s%s", code, out, errw)
 	}
 	// It is what spawn starts.
