@@ -345,7 +345,5 @@ func TestANudgeWaitsForWhoeverIsAtTheTerminal(t *testing.T) {
 		err := nudge()
 		return err == nil, fmt.Sprint(err)
 	})
-	if got, want := log(), fmt.Sprintf("%x0d68%x0d", "look", "look"); got != want {
-		t.Errorf("the program read %s, want %s", got, want)
-	}
+	w.logged(log, fmt.Sprintf("%x0d68%x0d", "look", "look"))
 }
