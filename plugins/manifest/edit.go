@@ -289,9 +289,13 @@ func Update(ctx context.Context, path string, f func(text []byte) ([]byte, error
 	}
 	defer unlock()
 	// Whoever died here left the text that it had not put in place.
-	if left, err := filepath.Glob(filepath.Join(dir, "."+filepath.Base(path)+".*")); err == nil {
+	prefix := filepath.Join(dir, "."+filepath.Base(path)+".")
+	if left, err := filepath.Glob(prefix + "*"); err == nil {
 		for _, p := range left {
-			os.Remove(p)
+			// Its name ends in digits; that of what an editor keeps beside the file does not.
+			if end := strings.TrimPrefix(p, prefix); end != "" && strings.Trim(end, "0123456789") == "" {
+				os.Remove(p)
+			}
 		}
 	}
 	var text []byte

@@ -117,6 +117,22 @@ func TestUpdatesOfOneFileComeOneAfterTheOther(t *testing.T) {
 		}()
 	}
 	wg.Wait()
+	// What somebody left who died is removed, and what an editor has there is not.
+	dead, swap := filepath.Join(filepath.Dir(path), "."+FileName+".123456"), filepath.Join(filepath.Dir(path), "."+FileName+".swp")
+	for _, file := range []string{dead, swap} {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Update(context.Background(), path, func(text []byte) ([]byte, error) { return text, nil }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dead); err == nil {
+		t.Error("the rest of a killed change is left")
+	}
+	if _, err := os.Stat(swap); err != nil {
+		t.Error("a file of an editor was removed")
+	}
 	m, err := Load(path)
 	if err != nil || len(m.Entries) != n {
 		t.Fatalf("%v, %+v", err, m)

@@ -235,8 +235,14 @@ func parseIndex(i index, text, sig []byte, now time.Time) ([]Item, error) {
 	case now.After(file.Expires):
 		return nil, fmt.Errorf("%w: it expired at %s", ErrIndex, file.Expires.UTC().Format(time.RFC3339))
 	}
+	seen := map[string]bool{}
 	for n := range file.Plugins {
 		it := &file.Plugins[n]
+		key := fmt.Sprintf("%s %s for %q", it.Kind, it.Name, it.Platform)
+		if seen[key] {
+			return nil, fmt.Errorf("%w: plugin %d: %s stands in it already: one version of each", ErrIndex, n+1, short(key))
+		}
+		seen[key] = true
 		probe := manifest.Entry{Name: it.Name, Kind: it.Kind, Version: it.Version, SHA256: it.SHA256, Command: "x"}
 		if err := manifest.Check(probe); err != nil {
 			return nil, fmt.Errorf("%w: plugin %d: %w", ErrIndex, n+1, err)

@@ -97,6 +97,7 @@ func TestAnIndexIsBelievedByItsSignatureAlone(t *testing.T) {
 	}
 	escape := indexText("../cotal-connector-echo", digest)
 	late := strings.Replace(text, time.Now().Add(time.Hour).Format("2006"), "2001", 1)
+	twice := strings.Replace(text, "plan9/mips", platform(), 1)
 	forever := strings.Replace(text, `"expires"`, `"expired"`, 1)
 	for name, c := range map[string]struct{ text, sig, want string }{
 		"signed by another":       {text, sign(t, other, text), "not signed by " + public},
@@ -104,6 +105,7 @@ func TestAnIndexIsBelievedByItsSignatureAlone(t *testing.T) {
 		"no signature":            {text, "", "not signed by"},
 		"a signature of no kind":  {text, "!", "not base64"},
 		"expired":                 {late, sign(t, key, late), "expired at"},
+		"two versions of one":     {twice, sign(t, key, twice), "stands in it already"},
 		"without an end":          {forever, sign(t, key, forever), "when it expires"},
 		"a source that leads out": {escape, sign(t, key, escape), "below the index"},
 		"no JSON":                 {"hello", sign(t, key, "hello"), "JSON"},

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
 )
@@ -206,7 +207,7 @@ func (st *Staged) fromDir(ctx context.Context, src Source) error {
 	if err != nil {
 		return err
 	}
-	f, err := root.Open(path)
+	f, err := root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may have become a FIFO, which would keep us
 	if err != nil {
 		return err
 	}
