@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 )
 
 // anthropic is the Messages dialect: POST .../messages, streamed as named server-sent events, or whole; and
@@ -69,18 +70,24 @@ func (anthropic) parse(body []byte) (Turn, error) {
 		return Turn{}, err
 	}
 	t := Turn{Model: in.Model, Stream: in.Stream, System: in.System.text(), Effort: in.Output.Effort}
-	for i, m := range in.Messages {
-		if m.Role != "user" {
+	for _, m := range in.Messages {
+		if m.Role == "assistant" {
+			t.ToolResult = nil
+		}
+		if m.Role != "user" { // what an agent says of itself in between stands in messages of the role system
 			continue
 		}
 		if text := strip(m.Content.text()); text != "" {
 			t.Users = append(t.Users, text)
 		}
 		t.Reminders = append(t.Reminders, wrapped(m.Content.text())...)
-		for _, part := range m.Content {
-			if part.Type == "tool_result" && i == len(in.Messages)-1 {
+		for _, part := range m.Content { // a text of the user's behind a result asks something new
+			switch {
+			case part.Type == "tool_result":
 				result := part.Content.text()
 				t.ToolResult = &result
+			case strip(part.Text) != "":
+				t.ToolResult = nil
 			}
 		}
 	}
@@ -90,14 +97,18 @@ func (anthropic) parse(body []byte) (Turn, error) {
 	return t, nil
 }
 
+// messages numbers the answers: a client takes those of one id for parts of one.
+var messages atomic.Int64
+
 func (anthropic) write(ctx context.Context, w http.ResponseWriter, t Turn, a answer) error {
+	id := fmt.Sprintf("toolu_stub%d", messages.Add(1))
 	stop, content := "end_turn", list{object{"type": "text", "text": a.text()}}
 	if a.tool != nil {
 		stop = "tool_use"
-		content = list{object{"type": "tool_use", "id": "toolu_" + a.tool.id, "name": a.tool.name, "input": json.RawMessage(a.tool.args)}}
+		content = list{object{"type": "tool_use", "id": id, "name": a.tool.name, "input": json.RawMessage(a.tool.args)}}
 	}
 	message := object{
-		"id": "msg_stub", "type": "message", "role": "assistant", "model": t.Model, "content": content, "stop_reason": stop, "stop_sequence": nil,
+		"id": fmt.Sprintf("msg_stub%d", messages.Add(1)), "type": "message", "role": "assistant", "model": t.Model, "content": content, "stop_reason": stop, "stop_sequence": nil,
 		"usage": object{"input_tokens": 10, "output_tokens": 12, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0},
 	}
 	if !t.Stream {
@@ -124,7 +135,7 @@ func (anthropic) write(ctx context.Context, w http.ResponseWriter, t Turn, a ans
 		deltas = append(deltas, object{"type": "text_delta", "text": part})
 	}
 	if a.tool != nil {
-		begin = object{"type": "tool_use", "id": "toolu_" + a.tool.id, "name": a.tool.name, "input": object{}}
+		begin = object{"type": "tool_use", "id": id, "name": a.tool.name, "input": object{}}
 		deltas = list{object{"type": "input_json_delta", "partial_json": a.tool.args}}
 	}
 	if err := send("content_block_start", object{"index": 0, "content_block": begin}); err != nil {

@@ -49,8 +49,14 @@ func TestMessagesAreAnsweredByTheRules(t *testing.T) {
 		},
 		"a tool is called": {[]object{user(`TOOLCALL Bash {"command":"ls"}`)}, "", "Bash", `{"command":"ls"}`, "tool_use"},
 		"its result ends the call, and what was added to it is no text of the user's": {
-			[]object{user(`TOOLCALL Bash {"command":"ls"}`), {"role": "assistant", "content": list{object{"type": "tool_use"}}}, toolResult("a b")},
+			[]object{user(`TOOLCALL Bash {"command":"ls"}`), {"role": "assistant", "content": list{object{"type": "tool_use"}}}, toolResult("a b"), {"role": "system", "content": "new tools"}},
 			"STUB-TOOLRESULT <<a b>>", "", "", "end_turn",
+		},
+		"a text behind a result is the next question": {
+			[]object{user("one"), {"role": "user", "content": list{
+				object{"type": "tool_result", "content": "a b"}, object{"type": "text", "text": "two"},
+			}}},
+			"STUB-REPLY users=2 last=<<two>>", "", "", "end_turn",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

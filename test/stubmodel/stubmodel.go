@@ -2,7 +2,7 @@
 // model, on loopback and without a model, by rules that stand in the last user text. Tests assert on
 // its request log, which is the proof of what an agent really sent.
 //
-// The rules are the same for every dialect (Chat Completions now):
+// The rules are the same for every dialect (Chat Completions, Responses, Messages):
 //
 //	TOOLCALL <name> <json>   one call of that tool; after its result: "STUB-TOOLRESULT <<result>>"
 //	SLOW <n>                 the stream opens, n seconds pass, then the text comes
@@ -45,7 +45,7 @@ type Request struct {
 	Path      string    `json:"path"`
 	Auth      string    `json:"auth,omitempty"` // Authorization or x-api-key, as sent
 	UserAgent string    `json:"userAgent,omitempty"`
-	Dialect   string    `json:"dialect,omitempty"` // "chat"; empty when no dialect took it
+	Dialect   string    `json:"dialect,omitempty"` // "chat", "responses", "anthropic"; empty when no dialect took it
 	Status    int       `json:"status"`
 	Side      bool      `json:"side,omitempty"` // a request without tools, such as title generation
 	Turn      Turn      `json:"turn,omitzero"`
@@ -169,7 +169,7 @@ type dialect interface {
 	write(ctx context.Context, w http.ResponseWriter, t Turn, a answer) error
 }
 
-var dialects = []dialect{chat{}, responses{}}
+var dialects = []dialect{chat{}, responses{}, anthropic{}}
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.handlers.Add(1)
@@ -203,6 +203,11 @@ func (s *Server) model(w http.ResponseWriter, r *http.Request, rec *Request) {
 	for _, d := range dialects {
 		if !d.matches(r.URL.Path) {
 			continue
+		}
+		if strings.HasSuffix(r.URL.Path, "/count_tokens") {
+			s.update(rec, func(q *Request) { q.Dialect, q.Side, q.Done = d.name(), true, true })
+			countTokens(w)
+			return
 		}
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 		if err != nil {

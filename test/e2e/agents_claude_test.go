@@ -1,0 +1,112 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/agents"
+	"github.com/cotal-ai/cotal-host/test/harness"
+	"github.com/cotal-ai/cotal-host/test/stubmodel"
+)
+
+func claudeSetUp(_ *testing.T, w *harness.World, stub *stubmodel.Server) {
+	for name, value := range map[string]string{
+		"ANTHROPIC_BASE_URL": strings.TrimSuffix(stub.BaseURL(), "/v1"), "ANTHROPIC_AUTH_TOKEN": "stub-token",
+		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "DISABLE_ERROR_REPORTING": "1",
+	} {
+		w.Setenv(name, value)
+	}
+}
+
+func claudeProgram() realProgram {
+	return realProgram{
+		agent: agents.Claude, connector: "claude", options: "  permissions: ask\n",
+		setUp:    claudeSetUp,
+		meshTool: func(tool string) string { return "mcp__cotal__" + tool },
+		asks: func(file string) string {
+			return `TOOLCALL Bash {"command":"touch ` + file + `","description":"make a file"}`
+		},
+		allow:     "enter",
+		interrupt: "esc",
+		model:     "sonnet",
+		process:   filepath.Base(agents.Claude.Binary),
+		// A seat has a configuration of its own: nothing of the user's is written.
+		left: func(t *testing.T, w *harness.World) []string {
+			t.Helper()
+			found, err := filepath.Glob(filepath.Join(w.Home, ".claude*"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return found
+		},
+	}
+}
+
+// proves: READY-1, READY-2, CONN-1, CAT-2, SPAWN-23
+func TestRealClaude(t *testing.T) { liveAsAgent(t, claudeProgram()) }
+
+// A program that is killed leaves background commands of its agent in sessions of their own. They end with it, and the
+// seat goes on in the session that it was in; when it is gone, its session can be resumed.
+//
+// proves: CONN-1, SPAWN-22
+func TestRealClaude_GoesOnInItsSession(t *testing.T) {
+	stub, err := stubmodel.Start(stubmodel.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stub.Close)
+	w := harness.New(t)
+	w.Setenv("COTAL_CLAUDE_BIN", agents.Need(t, agents.Claude))
+	w.Setenv("IS_SANDBOX", "1") // this test may run as root, and the seat is never to ask
+	claudeSetUp(t, w, stub)
+	w.Persona(realSeat, "---\nname: "+realSeat+"\nagent: claude\nmodel: sonnet\nvariant: low\nlaunchOptions:\n  permissions: allow\n---\n\n"+realPersona+"\n")
+	s := &scenario{T: t, p: claudeProgram(), w: w, stub: stub, host: w.Start(harness.HostOptions{}), row: wire.AgentRow{Name: realSeat}}
+	s.client, s.roster = watchPresence(t, w)
+	if r := w.CLI("spawn", realSeat, "--prompt", "--begin with a dash", "--detach", "--timeout", "2m"); r.Code != 0 {
+		t.Fatalf("%v\nits screen:\n%s", r, w.CLI("logs", realSeat).Stdout)
+	}
+	if r := s.asked("--begin with a dash"); !strings.Contains(r.Turn.Model, "sonnet") || r.Turn.Effort != "low" {
+		t.Errorf("the model was %s with effort %q, want sonnet with low", r.Turn.Model, r.Turn.Effort)
+	}
+	s.shown(wire.StatusIdle)
+	s.say(`TOOLCALL Bash {"command":"sleep 7777","run_in_background":true,"description":"wait"}`)
+	await(t, agentWait, "the agent runs a command in the background", func() (bool, string) {
+		return len(w.ProcsLike("sleep 7777")) > 0, w.CLI("logs", realSeat).Stdout
+	})
+	s.shown(wire.StatusIdle)
+	row := w.Inspect(realSeat)
+	session := func() string {
+		t.Helper()
+		p := awaitPresence(t, s.roster, "the agent says its session", func(p wire.Presence) bool {
+			return p.Card.ID == row.ID && p.Card.MetaString("sessionId") != ""
+		})
+		return p.Card.MetaString("sessionId")
+	}
+	id := session()
+	w.KillPID(row.PID)
+	await(t, agentWait, "the seat goes on", func() (bool, string) {
+		now, _ := w.Seat(realSeat)
+		return now.Status == "running" && now.PID != row.PID && now.PID != 0 && now.Mesh == wire.StatusIdle, fmt.Sprintf("%+v\n%s", now, w.CLI("logs", realSeat).Stdout)
+	})
+	if left := w.ProcsLike("sleep 7777"); len(left) > 0 {
+		t.Errorf("what ran in the background is left: %v", left)
+	}
+	s.say("HISTORY of the session")
+	if r := s.asked("HISTORY of the session"); !strings.Contains(r.Reply, "begin with a dash") {
+		t.Errorf("it goes on without its history: %s", r.Reply)
+	}
+	if now := session(); now != id {
+		t.Errorf("it goes on in session %s, was in %s", now, id)
+	}
+	w.CLI("stop", realSeat).OK()
+	if r := w.CLI("spawn", realSeat, "--resume", id, "--prompt", "HISTORY of what is gone", "--detach", "--timeout", "2m"); r.Code != 0 {
+		t.Fatalf("%v\nits screen:\n%s", r, w.CLI("logs", realSeat).Stdout)
+	}
+	if r := s.asked("HISTORY of what is gone"); !strings.Contains(r.Reply, "begin with a dash") || !strings.Contains(r.Reply, "of the session") {
+		t.Errorf("a session of a seat that is gone was resumed without its history: %s", r.Reply)
+	}
+	w.CLI("stop", realSeat).OK()
+}
