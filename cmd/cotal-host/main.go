@@ -86,7 +86,8 @@ func bundled() []manifest.BundleSpec {
 	return []manifest.BundleSpec{
 		{Name: "pty", Kind: sdk.KindRuntime, Command: "cotal-runtime-pty", Helpers: map[string]string{"seat_sha256": "cotal-seat"}},
 		{Name: "tmux", Kind: sdk.KindRuntime, Command: "cotal-runtime-tmux", Helpers: map[string]string{"holder_sha256": "cotal-tmux-seat"}},
-		{Name: "command", Kind: sdk.KindConnector, Command: "cotal-connector-command"},
+		{Name: "command", Kind: sdk.KindConnector, Command: "cotal-connector-command", Helpers: map[string]string{"bridge_sha256": "cotal-bridge"}},
+		{Name: "claude", Kind: sdk.KindConnector, Command: "cotal-connector-claude", Helpers: map[string]string{"bridge_sha256": "cotal-bridge"}},
 		{Name: "codex", Kind: sdk.KindConnector, Command: "cotal-connector-codex", Helpers: map[string]string{"launcher_sha256": "cotal-codex-seat"}},
 		{Name: "opencode", Kind: sdk.KindConnector, Command: "cotal-connector-opencode", Helpers: map[string]string{"launcher_sha256": "cotal-opencode-seat"}},
 	}
