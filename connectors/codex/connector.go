@@ -145,12 +145,9 @@ func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.L
 	}
 	home := filepath.Join(req.Dir, homeDir)
 	p := plan.Plan{
-		Version: plan.Version, Binary: native(binary), Home: home, Store: storeDir(req.WorkspaceRoot), Cwd: req.Cwd,
+		Version: plan.Version, Binary: native(binary), Home: home, Store: storeDir(req.WorkspaceRoot), Operator: operator, Cwd: req.Cwd,
 		Action: plan.ActionNew, Session: req.Resume + req.Continue, Rollout: rollout,
 		Prompt: req.Prompt, Model: req.Model, Effort: req.Variant,
-	}
-	if operator != "" {
-		p.Auth = filepath.Join(operator, "auth.json")
 	}
 	switch {
 	case req.Resume != "":

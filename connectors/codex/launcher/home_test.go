@@ -8,24 +8,62 @@ import (
 	"github.com/cotal-ai/cotal-host/connectors/codex/plan"
 )
 
-func TestTheHomeLinksToWhatOutlivesTheSeat(t *testing.T) {
+func TestTheHomeLeadsToWhatOutlivesTheSeat(t *testing.T) {
 	dir := t.TempDir()
-	p := plan.Plan{Home: filepath.Join(dir, "home"), Store: filepath.Join(dir, "w", ".cotal", "codex", "sessions"), Auth: filepath.Join(dir, "auth.json")}
+	at := func(names ...string) string { return filepath.Join(append([]string{dir}, names...)...) }
+	p := plan.Plan{Home: at("home"), Store: at("w", ".cotal", "codex", "sessions"), Operator: at("operator")}
+	put := func(text string, names ...string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(at(names...)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at(names...), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := os.Mkdir(p.Home, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	put("be kind", "operator", "AGENTS.md")
+	put("a skill", "operator", "skills", "mine", "SKILL.md")
+	put("hidden", "operator", "skills", ".system", "SKILL.md")
+	put("allow ls", "operator", "rules", "default.rules")
+	put("personal", "operator", "history.jsonl")
 	for range 2 { // a seat that starts again has them already
 		if err := linkHome(p); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(p.Home, "auth.json"), []byte("login"), 0o600); err != nil {
-		t.Fatal(err)
+	put("login", "home", "auth.json")
+	put("allow ls and rm", "home", "rules", "default.rules")
+	put("the program's own", "home", "skills", ".system", "SKILL.md")
+	for path, want := range map[string]string{
+		at("operator", "auth.json"):                     "login",
+		at("operator", "rules", "default.rules"):        "allow ls",
+		at("operator", "skills", ".system", "SKILL.md"): "hidden",
+		at("home", "AGENTS.md"):                         "be kind",
+		at("home", "skills", "mine", "SKILL.md"):        "a skill",
+	} {
+		if got, err := os.ReadFile(path); err != nil || string(got) != want {
+			t.Errorf("%s holds %q, %v; want %q", path, got, err, want)
+		}
 	}
-	if data, err := os.ReadFile(p.Auth); string(data) != "login" {
-		t.Errorf("the operator's login holds %q, %v; want what was written in the seat", data, err)
-	}
-	if info, err := os.Stat(filepath.Join(p.Home, "sessions")); err != nil || !info.IsDir() || info.Mode().Perm() != 0o700 {
+	if info, err := os.Stat(at("home", "sessions")); err != nil || !info.IsDir() || info.Mode().Perm() != 0o700 {
 		t.Errorf("sessions: %v, %v; want a private directory", info, err)
+	}
+	if _, err := os.Lstat(at("home", "history.jsonl")); err == nil {
+		t.Error("the operator's history is in the seat")
+	}
+}
+
+func TestAHomeWithoutAnOperatorIsOne(t *testing.T) {
+	dir := t.TempDir()
+	for _, p := range []plan.Plan{
+		{Home: dir, Store: filepath.Join(dir, "s")},
+		{Home: dir, Store: filepath.Join(dir, "s"), Operator: filepath.Join(dir, "never")},
+	} {
+		if err := linkHome(p); err != nil {
+			t.Errorf("%+v: %v", p, err)
+		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -129,23 +128,6 @@ func (r *run) run() (code int, err error) {
 	}
 	defer r.bridge.Close()
 	return r.foreground(api)
-}
-
-// linkHome makes the links of the seat's home: sessions outlive it, and the login is the operator's.
-func linkHome(p plan.Plan) error {
-	if err := os.MkdirAll(p.Store, 0o700); err != nil {
-		return fmt.Errorf("make directory for sessions: %w", err)
-	}
-	links := map[string]string{"sessions": p.Store}
-	if p.Auth != "" {
-		links["auth.json"] = p.Auth
-	}
-	for name, target := range links {
-		if err := os.Symlink(target, filepath.Join(p.Home, name)); err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("prepare home directory: %w", err)
-		}
-	}
-	return nil
 }
 
 // tools is the MCP server of the seat, once there is a bridge.

@@ -31,18 +31,18 @@ const (
 
 // Plan is what a launcher is told to do, in a file that only its user can read. Paths are absolute.
 type Plan struct {
-	Version int    `json:"version"`
-	Binary  string `json:"binary"`         // codex
-	Home    string `json:"home"`           // the seat's own CODEX_HOME
-	Store   string `json:"store"`          // where sessions are kept; the home links to it
-	Auth    string `json:"auth,omitempty"` // the operator's login; the home links to it
-	Cwd     string `json:"cwd"`
-	Action  Action `json:"action"`
-	Session string `json:"session,omitempty"` // for open and fork
-	Rollout string `json:"rollout,omitempty"` // its file
-	Prompt  string `json:"prompt,omitempty"`
-	Model   string `json:"model,omitempty"` // what the launch says, not what the configuration does
-	Effort  string `json:"effort,omitempty"`
+	Version  int    `json:"version"`
+	Binary   string `json:"binary"`             // codex
+	Home     string `json:"home"`               // the seat's own CODEX_HOME
+	Store    string `json:"store"`              // where sessions are kept; the home links to it
+	Operator string `json:"operator,omitempty"` // his own home; what of it a seat has is linked into its own
+	Cwd      string `json:"cwd"`
+	Action   Action `json:"action"`
+	Session  string `json:"session,omitempty"` // for open and fork
+	Rollout  string `json:"rollout,omitempty"` // its file
+	Prompt   string `json:"prompt,omitempty"`
+	Model    string `json:"model,omitempty"` // what the launch says, not what the configuration does
+	Effort   string `json:"effort,omitempty"`
 }
 
 // Read reads and checks a plan. Its errors name the file and the field.
@@ -79,7 +79,7 @@ func parse(data []byte) (Plan, error) {
 		{"home", p.Home, false},
 		{"store", p.Store, false},
 		{"cwd", p.Cwd, false},
-		{"auth", p.Auth, true},
+		{"operator", p.Operator, true},
 		{"rollout", p.Rollout, p.Action == ActionNew},
 	} {
 		if !filepath.IsAbs(f.path) && (f.path != "" || !f.may) {

@@ -1,0 +1,96 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cotal-ai/cotal-host/connectors/codex/plan"
+)
+
+// maxRules bounds a file of command rules that is copied.
+const maxRules = 1 << 20
+
+// linkHome furnishes the seat's home. Sessions outlive it. Of the operator's own home it has his login, which a seat
+// renews for all, and what he gave the program for every directory: instructions, prompts, skills. His rules for
+// commands are copied, because an answer that is to hold for ever is written there.
+func linkHome(p plan.Plan) error {
+	if err := furnish(p); err != nil {
+		return fmt.Errorf("prepare home directory: %w", err)
+	}
+	return nil
+}
+
+func furnish(p plan.Plan) error {
+	if err := os.MkdirAll(p.Store, 0o700); err != nil {
+		return err
+	}
+	if err := symlink(p.Store, filepath.Join(p.Home, "sessions")); err != nil || p.Operator == "" {
+		return err
+	}
+	// The login need not be there yet: one that is made in a seat is the operator's.
+	if err := symlink(filepath.Join(p.Operator, "auth.json"), filepath.Join(p.Home, "auth.json")); err != nil {
+		return err
+	}
+	for _, name := range []string{"AGENTS.md", "AGENTS.override.md", "prompts"} {
+		if err := linkExisting(filepath.Join(p.Operator, name), filepath.Join(p.Home, name)); err != nil {
+			return err
+		}
+	}
+	// The program unpacks skills of its own beside them, so the directory is the seat's.
+	err := each(p, "skills", func(from, to string) error { return linkExisting(from, to) })
+	if err != nil {
+		return err
+	}
+	return each(p, "rules", copyRules)
+}
+
+func symlink(target, path string) error {
+	if err := os.Symlink(target, path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+func linkExisting(target, path string) error {
+	if _, err := os.Stat(target); err != nil {
+		return nil // it is not there, or not for us
+	}
+	return symlink(target, path)
+}
+
+// each does something with every entry of a directory of the operator's home, but hidden ones, and its place in the
+// seat's.
+func each(p plan.Plan, dir string, do func(from, to string) error) error {
+	entries, err := os.ReadDir(filepath.Join(p.Operator, dir))
+	if err != nil || len(entries) == 0 {
+		return nil // as above
+	}
+	if err := os.Mkdir(filepath.Join(p.Home, dir), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		if err := do(filepath.Join(p.Operator, dir, e.Name()), filepath.Join(p.Home, dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyRules(from, to string) error {
+	info, err := os.Stat(from)
+	if err != nil || !info.Mode().IsRegular() || info.Size() > maxRules {
+		return nil
+	}
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, 0o600)
+}
