@@ -285,6 +285,54 @@ func TestExt_InstallationsAtOnceAllCount(t *testing.T) {
 	w.tidy(t, len(names))
 }
 
+// The second of two waits, says so, and can be interrupted.
+func TestExt_TheSecondWaitsForTheFirst(t *testing.T) {
+	t.Parallel()
+	w := newExtWorld(t, harness.New(t))
+	gate := filepath.Join(w.Dir, "gate")
+	begin := func(s source, env ...string) (cmd *exec.Cmd, said func() string) {
+		cmd = exec.Command(filepath.Join(w.Bin, "cotal"), "ext", "install", s.path, "--sha256", s.digest)
+		cmd.Dir, cmd.Env = w.Root, w.Environ(env...)
+		out, err := os.Create(filepath.Join(w.Dir, filepath.Base(s.path)+".out"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { out.Close() })
+		cmd.Stdout, cmd.Stderr = out, out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill() })
+		return cmd, func() string { return read(t, out.Name()) }
+	}
+	first, _ := begin(w.source(t, "one", "1"), failpoint.EnvVar+"=ext.enter.recorded=pause("+gate+")")
+	await(t, harness.DefaultWait, "the first is at work", func() (bool, string) { _, err := os.Stat(gate + ".reached"); return err == nil, "" })
+	waits := func(said func() string) {
+		await(t, harness.DefaultWait, "it says that it waits", func() (bool, string) { return strings.Contains(said(), "another cotal ext is at work"), said() })
+	}
+	second, said := begin(w.source(t, "two", "1"))
+	waits(said)
+	third, said3 := begin(w.source(t, "three", "1"))
+	waits(said3)
+	if err := third.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if _ = third.Wait(); third.ProcessState.ExitCode() != 130 || !strings.Contains(said3(), "interrupted; nothing was changed") {
+		t.Errorf("interrupted: exit code %d: %s", third.ProcessState.ExitCode(), said3())
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(first.Wait(), second.Wait()); err != nil {
+		t.Errorf("%v: %s", err, said())
+	}
+	for _, name := range []string{"one", "two"} {
+		w.installed(t, name)
+	}
+	w.CLI("ext", "info", "three").Want(4)
+	w.tidy(t, 2)
+}
+
 // proves: M5
 func TestExt_OneThatCannotBeUpgradedKeepsNoOtherFromIt(t *testing.T) {
 	t.Parallel()
