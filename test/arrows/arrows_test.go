@@ -155,7 +155,7 @@ func TestFailpoints_HaveUniqueNamesOfTheirProcess(t *testing.T) {
 			t.Logf("%-45s %s:%d", s.Name, s.File, s.Line)
 		}
 		if !failpointName.MatchString(s.Name) {
-			t.Errorf("%s:%d: %q is not place-in-process: it begins with host, supervise or catalog (in the host), pty or tmux (in the plugin), seat or tmuxseat", s.File, s.Line, s.Name)
+			t.Errorf("%s:%d: %q is not place-in-process: it begins with host, supervise or catalog (in the host), pty or tmux (in the plugin), seat or tmuxseat, ext (in cotal)", s.File, s.Line, s.Name)
 		}
 		if other, dup := first[s.Name]; dup {
 			t.Errorf("%s is declared at %s:%d and at %s:%d", s.Name, other.File, other.Line, s.File, s.Line)
