@@ -106,7 +106,9 @@ var versioned = map[string]string{
 	"runtimes/pty/doc.go":              "cotal-runtime-pty",
 	"runtimes/tmux/doc.go":             "cotal-runtime-tmux",
 	"connectors/command/command.go":    "cotal-connector-command",
+	"connectors/codex/connector.go":    "cotal-connector-codex",
 	"connectors/opencode/connector.go": "cotal-connector-opencode",
+	"connectors/claude/connector.go":   "cotal-connector-claude",
 }
 
 var next struct {
