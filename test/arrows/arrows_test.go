@@ -133,7 +133,7 @@ func TestTopLevelHoldsTheLayoutAndNothingElse(t *testing.T) {
 	}
 }
 
-var failpointName = regexp.MustCompile(`^(host|supervise|catalog|pty|seat|tmux|tmuxseat)(\.[a-z0-9]+(-[a-z0-9]+)*)+$`)
+var failpointName = regexp.MustCompile(`^(host|supervise|catalog|pty|seat|tmux|tmuxseat|ext)(\.[a-z0-9]+(-[a-z0-9]+)*)+$`)
 
 // Every failpoint has a unique name that begins with the process it lives in. That each has a crash test
 // is seen to by test/crash, which runs over the same list.
