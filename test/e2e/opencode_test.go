@@ -113,30 +113,8 @@ func opencodeWorld(t *testing.T) (*harness.World, *stubmodel.Server) {
 	t.Cleanup(stub.Close)
 	w := harness.New(t)
 	w.Setenv("COTAL_OPENCODE_BIN", binary)
-	model := map[string]any{"name": "Stub", "tool_call": true, "limit": map[string]int{"context": 100000, "output": 8000}}
-	put := func(name string, v any) {
-		p, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.Write(name, string(p))
-	}
-	put("opencode.json", map[string]any{
-		"model": "stub/stub-model", "small_model": "stub/stub-model", "enabled_providers": []string{"stub"}, "share": "disabled",
-		"provider": map[string]any{"stub": map[string]any{
-			"npm": "@ai-sdk/openai-compatible", "name": "Stub",
-			"options": map[string]any{"baseURL": stub.BaseURL(), "apiKey": "stub"},
-			"models":  map[string]any{"stub-model": model},
-		}},
-	})
-	// What the program would otherwise install into its configuration directory, so that no registry is
-	// asked while the test runs.
-	plugin := map[string]any{"@opencode-ai/plugin": agents.OpenCode.Version}
-	put("home/.config/opencode/package.json", map[string]any{"dependencies": plugin})
-	put("home/.config/opencode/package-lock.json", map[string]any{"lockfileVersion": 3, "packages": map[string]any{"": map[string]any{"dependencies": plugin}}})
-	if err := os.MkdirAll(w.Path("home/.config/opencode/node_modules"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	putJSON(t, w.Path("opencode.json"), opencodeConfig(stub))
+	opencodeHome(t, w.Path("home"))
 	w.Persona("coder", "---\nname: coder\nagent: opencode\nlaunchOptions:\n  home: home\n  config: opencode.json\n---\n\nPERSONA-TEXT: you are careful.\n")
 	return w, stub
 }
@@ -174,6 +152,18 @@ func TestRealAgentSurvivesEveryKill(t *testing.T) {
 			t.Fatalf("%s the seat has pid %d, had %d", when, got.PID, row.PID)
 		}
 	}
+
+	// A message to an agent that nobody has said anything to begins a session, and the terminal shows it.
+	client, _ := watchPresence(t, w)
+	if _, err := client.SendDirect(t.Context(), row.ID, "a word of greeting"); err != nil {
+		t.Fatal(err)
+	}
+	woken, cancel := context.WithTimeout(context.Background(), agentWait)
+	defer cancel()
+	if _, err := stub.Wait(woken, stubmodel.Asked("a word of greeting")); err != nil {
+		t.Fatalf("the agent was not woken: %v", err)
+	}
+	answer("STUB-REPLY users=1")
 
 	ask("say alpha")
 	answer("say alpha>>")

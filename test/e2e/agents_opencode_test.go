@@ -1,0 +1,170 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/agents"
+	"github.com/cotal-ai/cotal-host/test/harness"
+	"github.com/cotal-ai/cotal-host/test/stubmodel"
+)
+
+// opencodeConfig is a configuration of the program with nothing but the stub of its model.
+func opencodeConfig(stub *stubmodel.Server) map[string]any {
+	model := map[string]any{"name": "Stub", "tool_call": true, "reasoning": true, "limit": map[string]int{"context": 100000, "output": 8000}}
+	return map[string]any{
+		"model": "stub/stub-model", "small_model": "stub/stub-model", "enabled_providers": []string{"stub"}, "share": "disabled",
+		"provider": map[string]any{"stub": map[string]any{
+			"npm": "@ai-sdk/openai-compatible", "name": "Stub",
+			"options": map[string]any{"baseURL": stub.BaseURL(), "apiKey": "stub"},
+			"models":  map[string]any{"stub-model": model, "other-model": model},
+		}},
+	}
+}
+
+// opencodeHome is a home of the program in dir. What it would otherwise install into its configuration directory is
+// there, so that no registry is asked while the test runs.
+func opencodeHome(t *testing.T, dir string) {
+	t.Helper()
+	dir = filepath.Join(dir, ".config", "opencode")
+	if err := os.MkdirAll(filepath.Join(dir, "node_modules"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	plugin := map[string]any{"@opencode-ai/plugin": agents.OpenCode.Version}
+	putJSON(t, filepath.Join(dir, "package.json"), map[string]any{"dependencies": plugin})
+	putJSON(t, filepath.Join(dir, "package-lock.json"), map[string]any{"lockfileVersion": 3, "packages": map[string]any{"": map[string]any{"dependencies": plugin}}})
+}
+
+func putJSON(t *testing.T, path string, v any) {
+	t.Helper()
+	p, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, p, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// opencodeSetUp gives the user of the host a configuration of the program, as he has it in his shell.
+func opencodeSetUp(t *testing.T, w *harness.World, stub *stubmodel.Server) {
+	t.Helper()
+	opencodeHome(t, w.Home)
+	putJSON(t, filepath.Join(w.Home, ".config", "opencode", "opencode.json"), opencodeConfig(stub))
+}
+
+func opencodeProgram() realProgram {
+	return realProgram{
+		agent: agents.OpenCode, connector: "opencode", options: "  permissions: ask\n",
+		setUp:    opencodeSetUp,
+		meshTool: func(tool string) string { return "cotal_" + tool },
+		// A shell of its own: the program would ask a second question about a file outside of the directory.
+		asks: func(file string) string {
+			return `TOOLCALL bash {"command":"sh -c 'touch ` + file + `'","description":"make a file"}`
+		},
+		allow:     "enter",
+		interrupt: "", // it takes two presses, and only once its screen shows the turn: see the next test
+		model:     "stub/other-model",
+		process:   filepath.Base(agents.OpenCode.Binary),
+	}
+}
+
+// proves: READY-1, READY-2, CONN-1, CAT-2, SPAWN-23
+func TestRealOpenCode(t *testing.T) { liveAsAgent(t, opencodeProgram()) }
+
+// A seat of a pinned model that is killed goes on in its session and with its model, on the mesh as before; a message
+// that comes before anybody said anything begins a session of its own.
+//
+// proves: CONN-1, SPAWN-19, SPAWN-22
+func TestRealOpenCode_GoesOnInItsSession(t *testing.T) {
+	stub, err := stubmodel.Start(stubmodel.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stub.Close)
+	w := harness.New(t)
+	w.Setenv("COTAL_OPENCODE_BIN", agents.Need(t, agents.OpenCode))
+	opencodeSetUp(t, w, stub)
+	w.Persona(realSeat, "---\nname: "+realSeat+"\nagent: opencode\nmodel: stub/other-model\nvariant: high\nlaunchOptions:\n  permissions: allow\n---\n\n"+realPersona+"\n")
+	s := &scenario{T: t, p: opencodeProgram(), w: w, stub: stub, host: w.Start(harness.HostOptions{})}
+	s.client, s.roster = watchPresence(t, w)
+	if r := w.CLI("spawn", realSeat, "--detach", "--timeout", "2m"); r.Code != 0 {
+		t.Fatalf("%v\nits screen:\n%s", r, w.CLI("logs", realSeat).Stdout)
+	}
+	s.row = w.AwaitStatus(realSeat, "running")
+	s.shown(wire.StatusIdle)
+	if _, err := s.client.SendDirect(t.Context(), s.row.ID, "the first word is lynx"); err != nil {
+		t.Fatal(err)
+	}
+	woken := s.request("is given the message", func(r stubmodel.Request) bool { return r.Done && !r.Side && given(r, "the first word is lynx") })
+	if woken.Turn.Model != "other-model" || woken.Turn.Effort != "high" {
+		t.Errorf("woken, it asked model %q with effort %q, want other-model with high", woken.Turn.Model, woken.Turn.Effort)
+	}
+	s.shown(wire.StatusIdle)
+	session := func(id string) string {
+		t.Helper()
+		p := awaitPresence(t, s.roster, "the agent says its session", func(p wire.Presence) bool {
+			return p.Card.ID == id && p.Card.MetaString("sessionId") != ""
+		})
+		return p.Card.MetaString("sessionId")
+	}
+	id := session(s.row.ID)
+	w.KillPID(s.row.PID)
+	await(t, agentWait, "the seat goes on", func() (bool, string) {
+		now, _ := w.Seat(realSeat)
+		return now.Status == "running" && now.PID != s.row.PID && now.PID != 0 && now.Mesh == wire.StatusIdle, fmt.Sprintf("%+v\n%s", now, w.CLI("logs", realSeat).Stdout)
+	})
+	s.say("HISTORY of the session")
+	r := s.asked("HISTORY of the session")
+	if !given(r, "the first word is lynx") {
+		t.Errorf("it goes on without its history: %s", r.Reply)
+	}
+	if r.Turn.Model != "other-model" || r.Turn.Effort != "high" {
+		t.Errorf("it goes on with model %q and effort %q, was other-model and high", r.Turn.Model, r.Turn.Effort)
+	}
+	if now := session(s.row.ID); now != id {
+		t.Errorf("it goes on in session %s, was in %s", now, id)
+	}
+	// Interrupted by hand, it is idle and nothing has failed.
+	s.shown(wire.StatusIdle)
+	s.say("SLOW 300 and say never")
+	s.shown(wire.StatusWorking)
+	s.request("asks", func(r stubmodel.Request) bool { return strings.Contains(r.Turn.LastUser(), "say never") })
+	await(t, agentWait, "the turn ends", func() (bool, string) { // its screen may be behind, and takes no escape for an interrupt then
+		w.CLI("input", realSeat, "--keys", "esc,esc")
+		now, _ := w.Seat(realSeat)
+		return now.Mesh == wire.StatusIdle && now.Condition == nil, fmt.Sprintf("%+v\n%s", now, w.CLI("logs", realSeat).Stdout)
+	})
+	w.CLI("stop", realSeat).OK()
+}
+
+// A model that nobody offers ends the launch, and the refusal says what there is.
+//
+// proves: CONN-2
+func TestRealOpenCode_AModelThatNobodyOffersIsRefused(t *testing.T) {
+	stub, err := stubmodel.Start(stubmodel.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stub.Close)
+	w := harness.New(t)
+	w.Setenv("COTAL_OPENCODE_BIN", agents.Need(t, agents.OpenCode))
+	opencodeSetUp(t, w, stub)
+	w.Persona(realSeat, "---\nname: "+realSeat+"\nagent: opencode\nmodel: stub/no-such-model\n---\n\n"+realPersona+"\n")
+	w.Start(harness.HostOptions{})
+	r := w.CLI("spawn", realSeat, "--detach", "--timeout", "2m")
+	if r.Code == 0 {
+		t.Fatalf("it was launched: %v", r)
+	}
+	if want := `"stub/no-such-model" is not offered`; !strings.Contains(r.Stdout+r.Stderr, want) {
+		t.Errorf("the refusal lacks %s:\n%v", want, r)
+	}
+	if asked := stub.Requests(); len(asked) > 0 {
+		t.Errorf("a model was asked: %+v", asked)
+	}
+}
