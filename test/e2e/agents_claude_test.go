@@ -101,6 +101,7 @@ func TestRealClaude_GoesOnInItsSession(t *testing.T) {
 	if now := session(); now != id {
 		t.Errorf("it goes on in session %s, was in %s", now, id)
 	}
+	s.shown(wire.StatusIdle)
 	w.CLI("stop", realSeat).OK()
 	if r := w.CLI("spawn", realSeat, "--resume", id, "--prompt", "HISTORY of what is gone", "--detach", "--timeout", "2m"); r.Code != 0 {
 		t.Fatalf("%v\nits screen:\n%s", r, w.CLI("logs", realSeat).Stdout)
