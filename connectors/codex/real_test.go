@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/agents"
+	"github.com/cotal-ai/cotal-host/test/stubmodel"
 )
 
 // The real program, installed from the registry, on a plain pty, against a stub of its model, on a real mesh. Each
@@ -194,6 +196,10 @@ func TestRealCodexIsFollowedToAnotherSession(t *testing.T) {
 	first := r.showsStatus(wire.StatusIdle).Card.MetaString("sessionId")
 	r.submit("/new")
 	second := r.shows("another session", func(p wire.Presence) bool { return p.Card.MetaString("sessionId") != first })
+	r.await("the second session in its file", func() bool {
+		files, _ := filepath.Glob(w.path(".cotal/codex/sessions/*/*/*/*" + second.Card.MetaString("sessionId") + ".jsonl"))
+		return len(files) == 1
+	})
 	r.submit("SLOW 2 in the second session")
 	r.showsStatus(wire.StatusWorking)
 	if got := r.asked("in the second session"); len(got.Turn.Users) != 1 {
@@ -228,5 +234,33 @@ func TestRealCodexSaysWhatIsInItsWay(t *testing.T) {
 	r.shows("another attempt", func(p wire.Presence) bool {
 		return p.Status == wire.StatusWorking && p.Condition != nil && p.Condition.Code == "retrying"
 	})
+	r.end()
+}
+
+// Agents that Codex starts of its own have sessions of their own, and MCP servers; on the mesh the seat stays one
+// participant, in its session.
+func TestRealCodexIsOneParticipantWithAgentsOfItsOwn(t *testing.T) {
+	w := newWorld(t, agents.Need(t, agents.Codex))
+	r := w.launch(func(req *sdk.LaunchRequest) { req.Prompt = "before it has help" })
+	r.asked("before it has help")
+	session := r.showsStatus(wire.StatusIdle).Card.MetaString("sessionId")
+	r.submit(`TOOLCALL multi_agent_v1__spawn_agent {"message":"SLOW 1 and say helper"}`)
+	got := r.request(func(q stubmodel.Request) bool { return q.Done && !q.Side && len(q.Turn.Users) == 1 && strings.Contains(q.Turn.LastUser(), "say helper") })
+	if !slices.Contains(got.Turn.Tools, "mcp__cotal__cotal_dm") {
+		t.Errorf("the helper was asked %+v; want it to have the tools of the mesh", got.Turn)
+	}
+	if _, err := w.peer.SendDirect(t.Context(), r.req.Principal, "WAKE-THE-SEAT"); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.asked("WAKE-THE-SEAT"); got.Turn.Users[0] != "before it has help" {
+		t.Errorf("woken was the session of %q", got.Turn.Users)
+	}
+	p := r.showsStatus(wire.StatusIdle)
+	if now := p.Card.MetaString("sessionId"); now != session {
+		t.Errorf("the seat is shown in session %s, was in %s", now, session)
+	}
+	if rows := w.roster.View().Rows; len(rows) != 1 {
+		t.Errorf("on the mesh are %+v, want the seat alone", rows)
+	}
 	r.end()
 }

@@ -303,9 +303,14 @@ func (r *running) write(s string) {
 // asked waits until the model was asked with text in the last user turn.
 func (r *running) asked(text string) stubmodel.Request {
 	r.w.t.Helper()
+	return r.request(stubmodel.Asked(text))
+}
+
+func (r *running) request(match func(stubmodel.Request) bool) stubmodel.Request {
+	r.w.t.Helper()
 	ctx, cancel := context.WithTimeout(r.w.t.Context(), busy.Limit(patience))
 	defer cancel()
-	got, err := r.w.stub.Wait(ctx, stubmodel.Asked(text))
+	got, err := r.w.stub.Wait(ctx, match)
 	if err != nil {
 		r.w.t.Fatal(err)
 	}

@@ -102,15 +102,18 @@ func nameOrType(a, b string) string {
 	return b
 }
 
-// namespaced splits mcp__server__tool; any other name has no namespace.
+// namespaced splits mcp__server__tool and namespace__tool; any other name has no namespace.
 func namespaced(name string) (namespace, tool string) {
 	const prefix = "mcp__"
-	if rest, ok := strings.CutPrefix(name, prefix); ok {
-		if server, tool, ok := strings.Cut(rest, "__"); ok {
-			return prefix + server, tool
-		}
+	rest, server := strings.CutPrefix(name, prefix)
+	before, after, ok := strings.Cut(rest, "__")
+	switch {
+	case !ok:
+		return "", name
+	case server:
+		return prefix + before, after
 	}
-	return "", name
+	return before, after
 }
 
 func (responses) write(ctx context.Context, w http.ResponseWriter, t Turn, a answer) error {

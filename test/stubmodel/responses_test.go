@@ -121,6 +121,7 @@ func TestResponsesCallTools(t *testing.T) {
 	s := server(t, Config{})
 	for name, c := range map[string]struct{ text, namespace, tool string }{
 		"a tool of an MCP server is in its namespace": {`TOOLCALL mcp__cotal__cotal_send {"text":"hi"}`, "mcp__cotal", "cotal_send"},
+		"another namespace is one too":                {`TOOLCALL agents_v1__spawn {"message":"x"}`, "agents_v1", "spawn"},
 		"a tool of the program has none":              {`TOOLCALL exec_command {"cmd":"true"}`, "", "exec_command"},
 	} {
 		t.Run(name, func(t *testing.T) {

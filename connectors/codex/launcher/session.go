@@ -122,8 +122,14 @@ func (r *run) subscribe(ctx context.Context, v view) bool {
 			} `json:"turns"`
 		} `json:"thread"`
 	}
-	if r.client.call(ctx, "thread/resume", map[string]any{"threadId": v.Thread}, &out) != nil {
-		return false
+	resume := func() error {
+		return r.client.call(ctx, "thread/resume", map[string]any{"threadId": v.Thread}, &out)
+	}
+	if resume() != nil {
+		// See open. Without this a new session could not be reopened either, if the seat ended before its first turn.
+		if r.client.name(ctx, v.Thread, r.launch.Name) != nil || resume() != nil {
+			return false
+		}
 	}
 	if turns := out.Thread.Turns; len(turns) > 0 && turns[len(turns)-1].Status == "failed" {
 		r.session.failed(v.Thread, failureOf(turns[len(turns)-1].Error))
@@ -183,11 +189,15 @@ func (c *client) open(ctx context.Context, p plan.Plan, name string) (string, er
 	}
 	if p.Action == plan.ActionNew {
 		// The terminal program can open a session only once it is in its file, and a name puts it there.
-		if err := c.call(ctx, "thread/name/set", map[string]any{"threadId": out.Thread.ID, "name": name}, nil); err != nil {
+		if err := c.name(ctx, out.Thread.ID, name); err != nil {
 			return "", fmt.Errorf("name session: %w", err)
 		}
 	}
 	return out.Thread.ID, nil
+}
+
+func (c *client) name(ctx context.Context, thread, name string) error {
+	return c.call(ctx, "thread/name/set", map[string]any{"threadId": thread, "name": name}, nil)
 }
 
 // turn begins a turn. It is sent once: a second one would be a second turn.
