@@ -245,7 +245,9 @@ func TestRealCodexIsOneParticipantWithAgentsOfItsOwn(t *testing.T) {
 	r.asked("before it has help")
 	session := r.showsStatus(wire.StatusIdle).Card.MetaString("sessionId")
 	r.submit(`TOOLCALL multi_agent_v1__spawn_agent {"message":"SLOW 1 and say helper"}`)
-	got := r.request(func(q stubmodel.Request) bool { return q.Done && !q.Side && len(q.Turn.Users) == 1 && strings.Contains(q.Turn.LastUser(), "say helper") })
+	got := r.request(func(q stubmodel.Request) bool {
+		return q.Done && !q.Side && len(q.Turn.Users) == 1 && strings.Contains(q.Turn.LastUser(), "say helper")
+	})
 	if !slices.Contains(got.Turn.Tools, "mcp__cotal__cotal_dm") {
 		t.Errorf("the helper was asked %+v; want it to have the tools of the mesh", got.Turn)
 	}
