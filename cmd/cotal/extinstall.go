@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -104,11 +103,11 @@ func refused(err error) error {
 	return cli.Fail(cli.Refused, "%w", err)
 }
 
-var digestText = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var digestText = lazily(`^[0-9a-f]{64}$`)
 
 func (f *installFlags) check() error {
 	f.sha256 = strings.TrimPrefix(strings.ToLower(f.sha256), "sha256:")
-	if f.sha256 != "" && !digestText.MatchString(f.sha256) {
+	if f.sha256 != "" && !digestText().MatchString(f.sha256) {
 		return cli.Fail(cli.Usage, "--sha256 %s: want 64 hex digits, as sha256sum prints them", f.sha256)
 	}
 	return checkKind(f.kind)

@@ -9,8 +9,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
-	"text/template"
 
 	"github.com/spf13/cobra"
 
@@ -20,10 +20,16 @@ import (
 // sdkModule is the module that a plugin is written against.
 const sdkModule = "github.com/cotal-ai/cotal-host"
 
+// lazily compiles an expression when it is first needed: cotal is started for every keystroke of a
+// script.
+func lazily(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
+
 var (
-	scaffoldName    = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
-	scaffoldProgram = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
-	scaffoldModule  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._~/-]{0,200}$`)
+	scaffoldName    = lazily(`^[a-z][a-z0-9-]{0,30}$`)
+	scaffoldProgram = lazily(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+	scaffoldModule  = lazily(`^[A-Za-z0-9][A-Za-z0-9._~/-]{0,200}$`)
 )
 
 // scaffold is what a project is made of.
@@ -109,7 +115,7 @@ func (s *scaffold) complete() error {
 	switch {
 	case s.Kind != "connector" && s.Kind != "runtime":
 		return cli.Fail(cli.Usage, "--kind %q: want connector or runtime", s.Kind)
-	case !scaffoldName.MatchString(s.Name):
+	case !scaffoldName().MatchString(s.Name):
 		return cli.Fail(cli.Usage, "name %q: want a lower-case letter, then at most 30 of a-z, 0-9 and -", s.Name)
 	case s.Program != "" && s.Kind == "runtime":
 		return cli.Fail(cli.Usage, "--program is for connectors: a runtime runs whatever it is given")
@@ -118,13 +124,13 @@ func (s *scaffold) complete() error {
 	if s.Program == "" {
 		s.Program = s.Name
 	}
-	if !scaffoldProgram.MatchString(s.Program) {
+	if !scaffoldProgram().MatchString(s.Program) {
 		return cli.Fail(cli.Usage, "--program %q: want the bare name of a program, as it is found in PATH", s.Program)
 	}
 	if s.Module == "" {
 		s.Module = "example.org/" + s.Command
 	}
-	if !scaffoldModule.MatchString(s.Module) {
+	if !scaffoldModule().MatchString(s.Module) {
 		return cli.Fail(cli.Usage, "--module %q: want a Go module path, such as example.org/mine", s.Module)
 	}
 	s.Var = strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))
@@ -158,16 +164,10 @@ func findCheckout(given string) (string, error) {
 // files are the files of a project, by name.
 func (s *scaffold) files(sdk string) (map[string][]byte, error) {
 	out := map[string][]byte{".gitignore": []byte("/" + s.Command + "\n")}
+	// No text/template: it keeps every method of the whole program from being left out.
+	fill := strings.NewReplacer("{{.Name}}", s.Name, "{{.Kind}}", s.Kind, "{{.Program}}", s.Program, "{{.Command}}", s.Command, "{{.Var}}", s.Var)
 	for name, text := range templates[s.Kind] {
-		t, err := template.New(name).Parse(text)
-		if err != nil {
-			return nil, fmt.Errorf("make %s: %w", name, err)
-		}
-		var b bytes.Buffer
-		if err := t.Execute(&b, s); err != nil {
-			return nil, fmt.Errorf("make %s: %w", name, err)
-		}
-		out[name] = b.Bytes()
+		out[name] = []byte(fill.Replace(text))
 	}
 	if s.Kind == "runtime" {
 		code, err := runtimeOfPage(sdk, s.Name, s.Command)
@@ -193,7 +193,7 @@ func (s *scaffold) files(sdk string) (map[string][]byte, error) {
 	return out, nil
 }
 
-var pageBlock = regexp.MustCompile("(?s)<!-- file: (\\S+\\.go) -->\n```go\n(.*?)```")
+var pageBlock = lazily("(?s)<!-- file: (\\S+\\.go) -->\n```go\n(.*?)```")
 
 // runtimeOfPage is the runtime of docs/writing-a-runtime.md, which the tests compile and try, under another name.
 func runtimeOfPage(sdk, name, command string) (map[string][]byte, error) {
@@ -203,7 +203,7 @@ func runtimeOfPage(sdk, name, command string) (map[string][]byte, error) {
 		return nil, fmt.Errorf("make a runtime: %w", err)
 	}
 	out := map[string][]byte{}
-	for _, m := range pageBlock.FindAllSubmatch(text, -1) {
+	for _, m := range pageBlock().FindAllSubmatch(text, -1) {
 		code := bytes.ReplaceAll(m[2], []byte("cotal-runtime-plain"), []byte(command))
 		out[string(m[1])] = bytes.ReplaceAll(code, []byte(`Name: "plain"`), fmt.Appendf(nil, "Name: %q", name))
 	}

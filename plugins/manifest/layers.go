@@ -27,7 +27,7 @@ func StoreRoot() string {
 // StoreFile is the place of a binary in the store, by its digest; empty when there is no store.
 func (e Entry) StoreFile() string {
 	root := StoreRoot()
-	if root == "" || !digestRE.MatchString(e.SHA256) {
+	if root == "" || !digestRE().MatchString(e.SHA256) {
 		return ""
 	}
 	return filepath.Join(root, "sha256", e.SHA256, e.Command)

@@ -13,6 +13,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/BurntSushi/toml"
 	"github.com/cotal-ai/cotal-host/sdk/describe"
@@ -222,29 +223,35 @@ func sortedKeys(m map[string]any) []string {
 	return keys
 }
 
+// lazily compiles an expression when it is first needed: cotal links this, and is started for every keystroke of a
+// script.
+func lazily(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
+
 var (
-	nameRE    = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
-	commandRE = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}$`)
-	versionRE = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}$`)
-	digestRE  = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	envRE     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+	nameRE    = lazily(`^[a-z][a-z0-9-]{0,30}$`)
+	commandRE = lazily(`^[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}$`)
+	versionRE = lazily(`^[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}$`)
+	digestRE  = lazily(`^[0-9a-f]{64}$`)
+	envRE     = lazily(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 )
 
 // Check says what is wrong with one entry by itself: the field, and how it should look.
 func Check(e Entry) error {
-	if !nameRE.MatchString(e.Name) {
+	if !nameRE().MatchString(e.Name) {
 		return fmt.Errorf("name %s: want a lower-case letter, then at most 30 of a-z, 0-9 and -", quote(e.Name))
 	}
 	if e.Kind != describe.Connector && e.Kind != describe.Runtime {
 		return fmt.Errorf("kind %s: want connector or runtime", quote(string(e.Kind)))
 	}
-	if !commandRE.MatchString(e.Command) {
+	if !commandRE().MatchString(e.Command) {
 		return fmt.Errorf("command %s: want the bare name of a file in the bundle directory (no slash, no leading dot)", quote(e.Command))
 	}
-	if !versionRE.MatchString(e.Version) {
+	if !versionRE().MatchString(e.Version) {
 		return fmt.Errorf("version %s: want the version the plugin prints with %s", quote(e.Version), describe.Flag)
 	}
-	if !digestRE.MatchString(e.SHA256) {
+	if !digestRE().MatchString(e.SHA256) {
 		return fmt.Errorf("sha256 %s: want 64 lower-case hex digits, as printed by sha256sum %s", quote(e.SHA256), e.Command)
 	}
 	for i, name := range e.Env {
@@ -261,7 +268,7 @@ func Check(e Entry) error {
 // checkEnv refuses what a manifest must not forward: what the host itself sets for a plugin, and
 // everything named COTAL_*, among which are the tokens of the mesh.
 func checkEnv(name string) error {
-	if !envRE.MatchString(name) {
+	if !envRE().MatchString(name) {
 		return errors.New("want the name of an environment variable (letters, digits, _), not a value or a pattern")
 	}
 	upper := strings.ToUpper(name)

@@ -307,7 +307,7 @@ func (x *Indexes) Fetch(ctx context.Context, it Item, progress func(done, total 
 	}
 	defer body.Close()
 	name := "plugin"
-	if u, err := url.Parse(where); err == nil && commandRE.MatchString(path.Base(u.Path)) {
+	if u, err := url.Parse(where); err == nil && commandRE().MatchString(path.Base(u.Path)) {
 		name = path.Base(u.Path)
 	}
 	file = filepath.Join(dir, name)

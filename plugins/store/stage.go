@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
@@ -57,16 +58,22 @@ type Staged struct {
 	unlock func()
 }
 
+// lazily compiles an expression when it is first needed: cotal links this, and is started for every keystroke of a
+// script.
+func lazily(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
+
 var (
-	pluginRE  = regexp.MustCompile(`^cotal-(connector|runtime)-[a-z0-9-]+$`)
-	commandRE = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}$`)
+	pluginRE  = lazily(`^cotal-(connector|runtime)-[a-z0-9-]+$`)
+	commandRE = lazily(`^[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}$`)
 )
 
 // Stage copies a source. What it copies and hashes is what is described and kept: a source that is exchanged
 // meanwhile changes nothing. Nothing of an archive is written before all of it was looked at. Errors:
 // ErrHostile, fs.ErrNotExist, those of the disk; nothing remains then.
 func (s *Store) Stage(ctx context.Context, src Source) (_ *Staged, err error) {
-	if src.Command != "" && !commandRE.MatchString(src.Command) {
+	if src.Command != "" && !commandRE().MatchString(src.Command) {
 		return nil, fmt.Errorf("stage plugin: command %q: want a bare file name of letters, digits and . _ + -", src.Command)
 	}
 	st, err := os.Stat(src.Path)
@@ -134,7 +141,7 @@ func (st *Staged) fromFile(ctx context.Context, src Source) error {
 	if name == "" {
 		name = filepath.Base(src.Path)
 	}
-	if !commandRE.MatchString(name) {
+	if !commandRE().MatchString(name) {
 		return fmt.Errorf("the name %q cannot stand in a manifest: say another with --command", name)
 	}
 	return st.keep(raw, name, digest, size)
@@ -249,7 +256,7 @@ type chooser struct {
 
 func (c *chooser) add(path string, executable bool) {
 	c.all = append(c.all, path)
-	if pluginRE.MatchString(filepath.Base(path)) {
+	if pluginRE().MatchString(filepath.Base(path)) {
 		c.named = append(c.named, path)
 	}
 	if executable {
@@ -275,7 +282,7 @@ func (c *chooser) choose(command string) (string, error) {
 	}
 	for _, list := range [][]string{c.named, c.executable} {
 		switch {
-		case len(list) == 1 && commandRE.MatchString(filepath.Base(list[0])):
+		case len(list) == 1 && commandRE().MatchString(filepath.Base(list[0])):
 			return list[0], nil
 		case len(list) > 1:
 			return "", fmt.Errorf("several files of it may be the plugin, say which with --command: %s", some(list))
