@@ -57,7 +57,12 @@ func Run(l Launch, cfg RunConfig, opts Options) (code int, err error) {
 		}
 		in := &lines{w: pipe}
 		out = append(out, in)
-		go in.copy(os.Stdin) // ends with the process, if not before
+		go func() { // ends with the process, if not before
+			in.copy(os.Stdin)
+			if term.IsTerminal(int(os.Stdin.Fd())) { // who ends the input there means the program
+				in.close()
+			}
+		}()
 	}
 	// Whoever ends this program means the one in it, which ends in its own way.
 	signals := make(chan os.Signal, 8)
@@ -147,7 +152,7 @@ func oneLineOf(s string) string {
 // lines puts whole lines of several sources into one pipe.
 type lines struct {
 	mu sync.Mutex
-	w  io.Writer
+	w  io.WriteCloser
 }
 
 func (l *lines) Write(p []byte) (int, error) {
@@ -178,4 +183,10 @@ func (l *lines) copy(r io.Reader) {
 			return
 		}
 	}
+}
+
+func (l *lines) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_ = l.w.Close()
 }

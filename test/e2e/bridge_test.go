@@ -310,3 +310,34 @@ func TestBridge_AgentsTalkOnWhenTheirHostWasKilled(t *testing.T) {
 		return a.Mesh == wire.StatusIdle && b.Mesh == wire.StatusIdle && a.MeshView == mesh.ViewCurrent, fmt.Sprintf("%s, %s (%s)", a.Mesh, b.Mesh, a.MeshView)
 	})
 }
+
+// Whoever is at the terminal of a program that gets its messages on its input can type into it and end its input.
+func TestBridge_APersonTypesIntoAProgramBesideItsMessages(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	c, _ := watchPresence(t, w)
+	args := w.FakeArgs("echo", "[]")
+	args.LaunchOptions = map[string]any{"argv": []any{"sh", "-c", `while read x; do echo "heard $x"; done; echo over`}, "mesh": "stdin", "meshFormat": "text"}
+	l, err := harness.Launch(t.Context(), c, args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hears := func(text string) {
+		t.Helper()
+		harness.Eventually(t, harness.DefaultWait, "it hears "+text, func() (bool, string) {
+			out := w.CLI("logs", "echo").Stdout
+			return strings.Contains(out, "heard "+text), out
+		})
+	}
+	w.CLI("input", "echo", "--text", "typed").OK()
+	hears("typed")
+	if _, err := c.SendDirect(t.Context(), l.Result.ID, "sent"); err != nil {
+		t.Fatal(err)
+	}
+	hears("watcher: sent")
+	w.CLI("input", "echo", "--keys", "ctrl-d").OK()
+	if row := w.AwaitStatus("echo", "exited"); row.Exit == nil || row.Exit.Last != "over" {
+		t.Errorf("it ended with %+v", row.Exit)
+	}
+}
