@@ -12,7 +12,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
-// proves: SPAWN-10, SPAWN-11, SPAWN-23, CONN-1, CONN-2
+// proves: SPAWN-10, SPAWN-11, SPAWN-23, CONN-1, CONN-2, N6
 func TestChecksNameConnectorAndField(t *testing.T) {
 	everything := sdk.ConnectorFacts{
 		SupportsResume: true, SupportsModel: true, SupportsModelVariant: true, SupportsPrompt: true, SupportsSessionContinuation: true,

@@ -168,7 +168,7 @@ func TestAMissingPersonaIsToldLikeOneOfSomebodyElse(t *testing.T) {
 	}
 }
 
-// proves: SPAWN-21, PERS-3
+// proves: SPAWN-21, PERS-3, O10
 func TestReferencesThatLeaveTheDirectoryAreRefused(t *testing.T) {
 	root := workspace(t, map[string]string{
 		"secret.md":              "---\nname: secret\n---\n",

@@ -94,6 +94,7 @@ func crashPath(f *fixture, e manifest.Entry) string {
 	return filepath.Join(f.dir, "log", CrashFile(e.Kind, e.Name))
 }
 
+// proves: O11
 func TestADeathLeavesAReportWithoutSecrets(t *testing.T) {
 	f := newFixture(t)
 	f.env["FAKE_API_KEY"] = "forwarded-key-0001"
