@@ -244,12 +244,12 @@ func TestRealCodexIsOneParticipantWithAgentsOfItsOwn(t *testing.T) {
 	r := w.launch(func(req *sdk.LaunchRequest) { req.Prompt = "before it has help" })
 	r.asked("before it has help")
 	session := r.showsStatus(wire.StatusIdle).Card.MetaString("sessionId")
-	r.submit(`TOOLCALL multi_agent_v1__spawn_agent {"message":"SLOW 1 and say helper"}`)
+	r.submit(`TOOLCALL multi_agent_v1__spawn_agent {"message":"SLOW 1 and say aside"}`)
 	got := r.request(func(q stubmodel.Request) bool {
-		return q.Done && !q.Side && len(q.Turn.Users) == 1 && strings.Contains(q.Turn.LastUser(), "say helper")
+		return q.Done && !q.Side && len(q.Turn.Users) == 1 && strings.Contains(q.Turn.LastUser(), "say aside")
 	})
 	if !slices.Contains(got.Turn.Tools, "mcp__cotal__cotal_dm") {
-		t.Errorf("the helper was asked %+v; want it to have the tools of the mesh", got.Turn)
+		t.Errorf("the other agent was asked %+v; want it to have the tools of the mesh", got.Turn)
 	}
 	if _, err := w.peer.SendDirect(t.Context(), r.req.Principal, "WAKE-THE-SEAT"); err != nil {
 		t.Fatal(err)
