@@ -78,9 +78,9 @@ func opencodeProgram() realProgram {
 func TestRealOpenCode(t *testing.T) { liveAsAgent(t, opencodeProgram()) }
 
 // A seat of a pinned model that is killed goes on in its session and with its model, on the mesh as before; a message
-// that comes before anybody said anything begins a session of its own.
+// that comes before anybody said anything wakes it. The operator's MCP server is there, with its variable.
 //
-// proves: CONN-1, SPAWN-19, SPAWN-22
+// proves: CONN-1, SPAWN-19, SPAWN-22, ENVMCP-1, ENVMCP-2
 func TestRealOpenCode_GoesOnInItsSession(t *testing.T) {
 	stub, err := stubmodel.Start(stubmodel.Config{})
 	if err != nil {
@@ -90,14 +90,24 @@ func TestRealOpenCode_GoesOnInItsSession(t *testing.T) {
 	w := harness.New(t)
 	w.Setenv("COTAL_OPENCODE_BIN", agents.Need(t, agents.OpenCode))
 	opencodeSetUp(t, w, stub)
+	// A server of the operator's that leaves a mark and is none otherwise.
+	mark := filepath.Join(w.Dir, "mark")
+	w.Setenv("MARK_TOKEN", `to"ken`)
+	w.Write(".cotal/config.toml", fmt.Sprintf("[connectors.opencode.mcpServers.marker]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"echo $TOKEN > %s\"]\nenv = { TOKEN = \"${MARK_TOKEN}\" }\n", mark))
 	w.Persona(realSeat, "---\nname: "+realSeat+"\nagent: opencode\nmodel: stub/other-model\nvariant: high\nlaunchOptions:\n  permissions: allow\n---\n\n"+realPersona+"\n")
 	s := &scenario{T: t, p: opencodeProgram(), w: w, stub: stub, host: w.Start(harness.HostOptions{})}
 	s.client, s.roster = watchPresence(t, w)
+	if r := w.CLI("spawn", realSeat, "--detach", "--share-tools", "files"); r.Code == 0 || !strings.Contains(r.Stderr, `shares marker with seats of connector opencode`) {
+		t.Errorf("a server that nobody declared: %v", r)
+	}
 	if r := w.CLI("spawn", realSeat, "--detach", "--timeout", "2m"); r.Code != 0 {
 		t.Fatalf("%v\nits screen:\n%s", r, w.CLI("logs", realSeat).Stdout)
 	}
 	s.row = w.AwaitStatus(realSeat, "running")
 	s.shown(wire.StatusIdle)
+	if text, err := os.ReadFile(mark); err != nil || strings.TrimSpace(string(text)) != `to"ken` {
+		t.Errorf("the server that is shared with it left %q, %v", text, err)
+	}
 	if _, err := s.client.SendDirect(t.Context(), s.row.ID, "the first word is lynx"); err != nil {
 		t.Fatal(err)
 	}
