@@ -163,7 +163,10 @@ func TestRealCodexWithoutAPrompt(t *testing.T) {
 	session := r.showsStatus(wire.StatusIdle).Card.MetaString("sessionId")
 	r.end()
 
-	r = w.launch(func(req *sdk.LaunchRequest) { req.Resume = session })
+	r = w.launch(func(req *sdk.LaunchRequest) {
+		req.Resume = session
+		req.Dir = w.dir("s-" + strings.Repeat("deep", 30)) // too deep for sockets
+	})
 	r.submit("HISTORY of a fork")
 	if got := r.asked("HISTORY of a fork"); !strings.Contains(got.Reply, "FIRST-WORDS") {
 		t.Errorf("the fork answered %q, want the history", got.Reply)
