@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -49,7 +50,7 @@ func claudeProgram() realProgram {
 func TestRealClaude(t *testing.T) { liveAsAgent(t, claudeProgram()) }
 
 // A program that is killed leaves background commands of its agent in sessions of their own. They end with it, and the
-// seat goes on in the session that it was in; when it is gone, its session can be resumed.
+// seat goes on in the session that it was in; when it is gone, its session can be resumed, where it was held.
 //
 // proves: CONN-1, SPAWN-22
 func TestRealClaude_GoesOnInItsSession(t *testing.T) {
@@ -63,9 +64,20 @@ func TestRealClaude_GoesOnInItsSession(t *testing.T) {
 	w.Setenv("IS_SANDBOX", "1") // this test may run as root, and the seat is never to ask
 	claudeSetUp(t, w, stub)
 	w.Persona(realSeat, "---\nname: "+realSeat+"\nagent: claude\nmodel: sonnet\nvariant: low\nlaunchOptions:\n  permissions: allow\n---\n\n"+realPersona+"\n")
+	// Its directory is one of a repository and reached through a link: the program asks whether it is trusted under
+	// its real path, and a question would keep the seat off the mesh.
+	if r := w.Run(t.Context(), "/usr/bin/env", "git", "init", "--quiet"); r.Code != 0 {
+		t.Fatal(r)
+	}
+	if err := os.Mkdir(w.Path("sub"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(w.Path("sub"), w.Path("link")); err != nil {
+		t.Fatal(err)
+	}
 	s := &scenario{T: t, p: claudeProgram(), w: w, stub: stub, host: w.Start(harness.HostOptions{}), row: wire.AgentRow{Name: realSeat}}
 	s.client, s.roster = watchPresence(t, w)
-	if r := w.CLI("spawn", realSeat, "--prompt", "--begin with a dash", "--detach", "--timeout", "2m"); r.Code != 0 {
+	if r := w.CLI("spawn", realSeat, "--cwd", "link", "--prompt", "--begin with a dash", "--detach", "--timeout", "2m"); r.Code != 0 {
 		t.Fatalf("%v\nits screen:\n%s", r, w.CLI("logs", realSeat).Stdout)
 	}
 	if r := s.asked("--begin with a dash"); !strings.Contains(r.Turn.Model, "sonnet") || r.Turn.Effort != "low" {
@@ -103,7 +115,10 @@ func TestRealClaude_GoesOnInItsSession(t *testing.T) {
 	}
 	s.shown(wire.StatusIdle)
 	w.CLI("stop", realSeat).OK()
-	if r := w.CLI("spawn", realSeat, "--resume", id, "--prompt", "HISTORY of what is gone", "--detach", "--timeout", "2m"); r.Code != 0 {
+	if r := w.CLI("spawn", realSeat, "--resume", id, "--detach"); r.Code == 0 || !strings.Contains(r.Stderr, "--cwd "+w.Path("sub")) {
+		t.Errorf("a session of another directory: %v; want the directory named", r)
+	}
+	if r := w.CLI("spawn", realSeat, "--cwd", "sub", "--resume", id, "--prompt", "HISTORY of what is gone", "--detach", "--timeout", "2m"); r.Code != 0 {
 		t.Fatalf("%v\nits screen:\n%s", r, w.CLI("logs", realSeat).Stdout)
 	}
 	if r := s.asked("HISTORY of what is gone"); !strings.Contains(r.Reply, "begin with a dash") || !strings.Contains(r.Reply, "of the session") {
