@@ -333,6 +333,35 @@ func TestExt_TheSecondWaitsForTheFirst(t *testing.T) {
 	w.tidy(t, 2)
 }
 
+// A host that dies while it takes a plugin leaves the manifest as it is by then, and whoever installs is told so: the next
+// host has it.
+func TestExt_AHostThatDiesWhileItTakesAPlugin(t *testing.T) {
+	t.Parallel()
+	w := newExtWorld(t, harness.New(t))
+	bundle, err := manifest.Load(filepath.Join(w.Bin, manifest.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate := filepath.Join(w.Dir, "gate")
+	h := w.Start(harness.HostOptions{Failpoints: fmt.Sprintf("supervise.start.verified=%d*off->pause(%s)", len(bundle.Entries), gate)})
+	for _, e := range bundle.Entries {
+		await(t, harness.DefaultWait, "the plugins of the bundle are ready", func() (bool, string) { p := w.plugin(t, e.Name); return p.State == "ready", fmt.Sprint(p) })
+	}
+	s := w.source(t, "one", "1")
+	done := make(chan harness.Result, 1)
+	go func() { done <- w.CLI("ext", "install", s.path, "--sha256", s.digest) }()
+	await(t, harness.DefaultWait, "the host takes it", func() (bool, string) { _, err := os.Stat(gate + ".reached"); return err == nil, "" })
+	h.Kill()
+	r := <-done
+	if r.Code != 75 || !strings.Contains(r.Stderr, "stays changed") || !strings.Contains(r.Stderr, "cotal ext list") {
+		t.Errorf("%v", r)
+	}
+	w.Start(harness.HostOptions{})
+	await(t, harness.DefaultWait, "the next host has it", func() (bool, string) { p := w.plugin(t, "one"); return p.State == "ready", fmt.Sprint(p) })
+	w.installed(t, "one")
+	w.CLI("ext", "remove", "one").OK()
+}
+
 // proves: M5
 func TestExt_OneThatCannotBeUpgradedKeepsNoOtherFromIt(t *testing.T) {
 	t.Parallel()
