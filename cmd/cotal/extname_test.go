@@ -210,3 +210,31 @@ func TestNeeds(t *testing.T) {
 		}
 	}
 }
+
+// With several hosts in a space the host of the workspace takes what is installed in it, and no other is asked; where
+// the space is named and not the workspace, nobody is.
+func TestExtInstall_InASpaceOfTwoHosts(t *testing.T) {
+	t.Parallel()
+	a, b := harness.New(t), harness.New(t)
+	broker := a.StartBroker()
+	a.Start(harness.HostOptions{})
+	server := []string{"--server", broker.URL, "--token-file", broker.TokenFile}
+	b.Start(harness.HostOptions{Args: server})
+	path, digest := variant(t, a, "cotal-fakeplugin", "two-hosts")
+	install := []string{"ext", "install", path, "--command", honest, "--sha256", digest, "--json"}
+	var got extChange
+	a.CLI(install...).OK().JSON(&got)
+	if got.Host != hostReloaded || got.PID == 0 || got.PID != a.PluginPID("fake") {
+		t.Errorf("%+v", got)
+	}
+	for _, p := range b.Status().Plugins {
+		if p.Name == "fake" {
+			t.Errorf("the other host took it too: %+v", p)
+		}
+	}
+	got = extChange{}
+	b.CLI(append(install, server...)...).OK().JSON(&got)
+	if got.Host != hostElsewhere || !strings.Contains(got.Note, "cotal ext reload") {
+		t.Errorf("%+v", got)
+	}
+}
