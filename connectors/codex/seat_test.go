@@ -39,7 +39,7 @@ const (
 
 // world is a workspace, an operator's home of the program, a mesh, and a stub of the model.
 type world struct {
-	t         *testing.T
+	t         testing.TB
 	stub      *stubmodel.Server
 	mesh      *broker.Broker
 	peer      *mesh.Client
@@ -49,7 +49,7 @@ type world struct {
 	root      string
 }
 
-func newWorld(t *testing.T, binary string) *world {
+func newWorld(t testing.TB, binary string) *world {
 	t.Helper()
 	stub, err := stubmodel.Start(stubmodel.Config{})
 	if err != nil {
@@ -197,6 +197,13 @@ func (w *world) launch(change func(*sdk.LaunchRequest)) *running {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	return w.run(req, spec)
+}
+
+// run starts a process on a terminal and reads what it prints.
+func (w *world) run(req sdk.LaunchRequest, spec sdk.LaunchSpec) *running {
+	w.t.Helper()
+	var err error
 	r := &running{w: w, req: req, nonce: wire.NewNonce(), exited: make(chan struct{})}
 	r.cmd = &exec.Cmd{Path: spec.Path, Args: append([]string{spec.Path}, spec.Args...), Dir: req.Cwd}
 	r.cmd.Env = append(append([]string(nil), spec.Env...), "COTAL_SEAT_NONCE="+r.nonce)
@@ -251,7 +258,7 @@ func (r *running) screen() string {
 func (r *running) await(what string, fact func() bool) {
 	r.w.t.Helper()
 	deadline := time.After(busy.Limit(patience))
-	tick := time.NewTicker(50 * time.Millisecond)
+	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !fact() {
 		select {
@@ -279,14 +286,17 @@ func (r *running) showsStatus(status string) wire.Presence {
 	return r.shows(status, func(p wire.Presence) bool { return p.Status == status })
 }
 
+// ready says whether the terminal program takes input.
+func (r *running) ready() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.modes.Modes()&(terminal.BracketedPaste|terminal.CursorHidden) == terminal.BracketedPaste
+}
+
 // submit types text as the host does: a paste, the connector's pause, Return.
 func (r *running) submit(text string) {
 	r.w.t.Helper()
-	r.await("the input field", func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return r.modes.Modes()&(terminal.BracketedPaste|terminal.CursorHidden) == terminal.BracketedPaste
-	})
+	r.await("the input field", r.ready)
 	r.write("\x1b[200~" + text + "\x1b[201~")
 	gap := time.NewTimer(time.Duration(codex.Info().Connector.Input.SubmitDelayMs) * time.Millisecond)
 	<-gap.C // not a wait for a fact: the pause is the fact under test
