@@ -2,6 +2,9 @@ package e2e
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,8 +17,11 @@ import (
 )
 
 func claudeSetUp(_ *testing.T, w *harness.World, stub *stubmodel.Server) {
+	if stub != nil {
+		w.Setenv("ANTHROPIC_BASE_URL", strings.TrimSuffix(stub.BaseURL(), "/v1"))
+	}
 	for name, value := range map[string]string{
-		"ANTHROPIC_BASE_URL": strings.TrimSuffix(stub.BaseURL(), "/v1"), "ANTHROPIC_AUTH_TOKEN": "stub-token",
+		"ANTHROPIC_AUTH_TOKEN":                     "stub-token",
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "DISABLE_ERROR_REPORTING": "1",
 	} {
 		w.Setenv(name, value)
@@ -52,7 +58,7 @@ func TestRealClaude(t *testing.T) { liveAsAgent(t, claudeProgram()) }
 // A program that is killed leaves background commands of its agent in sessions of their own. They end with it, and the
 // seat goes on in the session that it was in; when it is gone, its session can be resumed, where it was held.
 //
-// proves: CONN-1, SPAWN-22
+// proves: CONN-1, SPAWN-19, SPAWN-22, ENVMCP-1
 func TestRealClaude_GoesOnInItsSession(t *testing.T) {
 	stub, err := stubmodel.Start(stubmodel.Config{})
 	if err != nil {
@@ -75,6 +81,10 @@ func TestRealClaude_GoesOnInItsSession(t *testing.T) {
 	if err := os.Symlink(w.Path("sub"), w.Path("link")); err != nil {
 		t.Fatal(err)
 	}
+	// What the operator shares with seats of this connector, and a variable that it refers to.
+	shared := filepath.Join(w.Dir, "shared")
+	w.Setenv("SHARED_WORD", "told")
+	w.Write(".cotal/config.toml", fmt.Sprintf("[connectors.claude.mcpServers.probe]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"echo $0 >%s; cat >/dev/null\", \"${SHARED_WORD}\"]\n", shared))
 	s := &scenario{T: t, p: claudeProgram(), w: w, stub: stub, host: w.Start(harness.HostOptions{}), row: wire.AgentRow{Name: realSeat}}
 	s.client, s.roster = watchPresence(t, w)
 	if r := w.CLI("spawn", realSeat, "--cwd", "link", "--prompt", "--begin with a dash", "--detach", "--timeout", "2m"); r.Code != 0 {
@@ -84,6 +94,10 @@ func TestRealClaude_GoesOnInItsSession(t *testing.T) {
 		t.Errorf("the model was %s with effort %q, want sonnet with low", r.Turn.Model, r.Turn.Effort)
 	}
 	s.shown(wire.StatusIdle)
+	await(t, agentWait, "the shared MCP server runs", func() (bool, string) {
+		text, err := os.ReadFile(shared)
+		return string(text) == "told\n", fmt.Sprintf("%q, %v", text, err)
+	})
 	s.say(`TOOLCALL Bash {"command":"sleep 7777","run_in_background":true,"description":"wait"}`)
 	await(t, agentWait, "the agent runs a command in the background", func() (bool, string) {
 		return len(w.ProcsLike("sleep 7777")) > 0, w.CLI("logs", realSeat).Stdout
@@ -118,11 +132,39 @@ func TestRealClaude_GoesOnInItsSession(t *testing.T) {
 	if r := w.CLI("spawn", realSeat, "--resume", id, "--detach"); r.Code == 0 || !strings.Contains(r.Stderr, "--cwd "+w.Path("sub")) {
 		t.Errorf("a session of another directory: %v; want the directory named", r)
 	}
-	if r := w.CLI("spawn", realSeat, "--cwd", "sub", "--resume", id, "--prompt", "HISTORY of what is gone", "--detach", "--timeout", "2m"); r.Code != 0 {
+	if err := os.Remove(shared); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.CLI("spawn", realSeat, "--share-tools", "none", "--cwd", "sub", "--resume", id, "--prompt", "HISTORY of what is gone", "--detach", "--timeout", "2m"); r.Code != 0 {
 		t.Fatalf("%v\nits screen:\n%s", r, w.CLI("logs", realSeat).Stdout)
 	}
 	if r := s.asked("HISTORY of what is gone"); !strings.Contains(r.Reply, "begin with a dash") || !strings.Contains(r.Reply, "of the session") {
 		t.Errorf("a session of a seat that is gone was resumed without its history: %s", r.Reply)
 	}
+	if _, err := os.Stat(shared); err == nil {
+		t.Error("a seat that is to share nothing has the shared MCP server")
+	}
+	w.CLI("stop", realSeat).OK()
+}
+
+// A turn that fails is over, and what the program says of it is the condition that others see.
+func TestRealClaude_SaysWhyATurnFailed(t *testing.T) {
+	provider := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Type", "application/json")
+		rw.WriteHeader(http.StatusNotFound) // others are tried again for minutes
+		_, _ = io.WriteString(rw, `{"type":"error","error":{"type":"not_found_error","message":"model: nosuch"}}`)
+	}))
+	t.Cleanup(provider.Close)
+	w := harness.New(t)
+	w.Setenv("COTAL_CLAUDE_BIN", agents.Need(t, agents.Claude))
+	claudeSetUp(t, w, nil)
+	w.Setenv("ANTHROPIC_BASE_URL", provider.URL)
+	w.Start(harness.HostOptions{})
+	w.CLI("spawn", "--agent", "claude", "--name", realSeat, "--prompt", "say it", "--detach", "--timeout", "2m").OK()
+	await(t, agentWait, "ps says why the turn failed", func() (bool, string) {
+		row, _ := w.Seat(realSeat)
+		return row.Mesh == wire.StatusIdle && row.Condition != nil && row.Condition.Code == "model" && row.MeshBy == "hook",
+			fmt.Sprintf("%s (%s) %+v\n%s", row.Mesh, row.MeshBy, row.Condition, w.CLI("logs", realSeat).Stdout)
+	})
 	w.CLI("stop", realSeat).OK()
 }
