@@ -30,7 +30,7 @@ type realProgram struct {
 	options string
 	// meshTool is the name under which the program offers a tool of the bridge to its model.
 	meshTool func(tool string) string
-	// asks is a tool call, for which the program asks a person, that makes a file.
+	// asks is a tool call, for which the program asks a person, that makes a file; nil: it asks for nothing.
 	asks func(file string) string
 	// allow are keys that answer such a question with yes.
 	allow string
@@ -215,6 +215,9 @@ func (s *scenario) reachesAnother() {
 }
 
 func (s *scenario) waitsForAPerson() {
+	if s.p.asks == nil {
+		s.Skip("this program asks for nothing")
+	}
 	file := filepath.Join(s.w.Dir, "made-by-the-agent")
 	s.say(s.p.asks(file))
 	row := s.shown(wire.StatusWaiting)
