@@ -99,22 +99,37 @@ func TestConnectorPageNamesEveryOption(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, source := range []string{"command/command.go", "opencode/options.go"} {
-		text, err := os.ReadFile("../../connectors/" + source)
+	sources, err := filepath.Glob("../../connectors/*/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	connectors := 0
+	for _, source := range sources {
+		text, err := os.ReadFile(source)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, body, ok := strings.Cut(string(text), "type options struct {")
-		body, _, closed := strings.Cut(body, "\n}")
-		names := regexp.MustCompile(`json:"(\w+)"`).FindAllStringSubmatch(body, -1)
-		if !ok || !closed || len(names) == 0 {
-			t.Fatalf("%s has no options struct", source)
+		_, body, ok := strings.Cut(string(text), "\ntype options struct {")
+		if !ok {
+			continue
 		}
-		for _, n := range names {
-			if !strings.Contains(string(page), "| `"+n[1]+"` |") {
-				t.Errorf("docs/connectors.md does not describe launch option %s of %s", n[1], source)
+		connectors++
+		name := filepath.Base(filepath.Dir(source))
+		_, section, ok := strings.Cut(string(page), "\n## "+name+"\n")
+		if !ok {
+			t.Errorf("docs/connectors.md says nothing of %s", name)
+			continue
+		}
+		section, _, _ = strings.Cut(section, "\n## ")
+		body, _, _ = strings.Cut(body, "\n}")
+		for _, n := range regexp.MustCompile(`json:"(\w+)"`).FindAllStringSubmatch(body, -1) {
+			if !strings.Contains(section, "| `"+n[1]+"` |") {
+				t.Errorf("docs/connectors.md does not describe launch option %s of %s", n[1], name)
 			}
 		}
+	}
+	if connectors < 3 {
+		t.Errorf("%d connectors have options: they are not read rightly", connectors)
 	}
 	text, err := os.ReadFile("../../connectors/command/command.go")
 	if err != nil {
