@@ -48,8 +48,14 @@ var Codex = Agent{
 	Binary: filepath.Join("node_modules/@openai/codex-"+codexPlatform(), "vendor", codexTriple(), "bin", "codex"),
 }
 
+// Pi is the version that the pi connector is tested with; it runs on Node.
+var Pi = Agent{
+	Name: "pi", Package: "@mariozechner/pi-coding-agent", Version: "0.73.1",
+	Binary: "node_modules/@mariozechner/pi-coding-agent/dist/cli.js",
+}
+
 // All lists every agent the tests need.
-var All = []Agent{OpenCode, Claude, Codex}
+var All = []Agent{OpenCode, Claude, Codex, Pi}
 
 // codexPlatform is how npm packages name this system.
 func codexPlatform() string {
@@ -172,11 +178,16 @@ func checkVersion(ctx context.Context, path, want string) error {
 	cmd := command(ctx, tmp, path, "--version")
 	cmd.Env = append(os.Environ(), "HOME="+tmp, "BUN_TMPDIR="+tmp, "OPENCODE_DISABLE_AUTOUPDATE=1",
 		"CLAUDE_CONFIG_DIR="+tmp, "DISABLE_AUTOUPDATER=1", "CODEX_HOME="+tmp)
+	var stderr bytes.Buffer // where some say it
+	cmd.Stderr = &stderr
 	got, err := cmd.Output()
 	if err != nil {
 		return fmt.Errorf("run %s --version: %w", path, err)
 	}
 	// "1.2.3", "1.2.3 (Program)", "program-cli 1.2.3"
+	if len(got) == 0 {
+		got = stderr.Bytes()
+	}
 	if v := strings.TrimSpace(string(got)); !slices.Contains(strings.Fields(v), want) {
 		return fmt.Errorf("%s says it is version %q, not %q", path, v, want)
 	}

@@ -109,6 +109,7 @@ var versioned = map[string]string{
 	"connectors/codex/connector.go":    "cotal-connector-codex",
 	"connectors/opencode/connector.go": "cotal-connector-opencode",
 	"connectors/claude/connector.go":   "cotal-connector-claude",
+	"connectors/pi/pi.go":              "cotal-connector-pi",
 }
 
 var next struct {

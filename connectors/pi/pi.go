@@ -1,0 +1,151 @@
+// Package pi is the connector for pi (npm package @mariozechner/pi-coding-agent).
+//
+// The program has no MCP and no hooks, and extensions that can be both: cotal.ts, which is written into the seat's
+// directory, gives it the tools of cotal-bridge, tells the bridge what it does, and begins a turn with the messages
+// that wake it.
+package pi
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/bridge/cmdline"
+)
+
+const (
+	binaryName    = "pi"
+	tested        = "0.73.1"
+	extensionFile = "cotal.ts"
+	personaFile   = "persona.md"
+	maxPrompt     = 100 << 10 // Linux allows 128 KiB for one argument
+)
+
+//go:embed cotal.ts
+var extension []byte
+
+// levels of thinking are the variants of every model that thinks.
+var levels = []string{"off", "minimal", "low", "medium", "high", "xhigh"}
+
+// Info describes the connector.
+func Info() sdk.Info {
+	return sdk.Info{Name: "pi", Version: "0.1.0", Capabilities: []sdk.Capability{sdk.CapModels}, Connector: sdk.ConnectorFacts{
+		Requires: []string{binaryName}, InstallHint: "npm install -g @mariozechner/pi-coding-agent@" + tested,
+		SupportsResume: true, SupportsSessionContinuation: true, SupportsFreshStart: true,
+		SupportsModel: true, SupportsModelVariant: true, SupportsPrompt: true, SupportsPersona: true,
+		ReadinessTimeoutMs: 60_000, ReadyBy: sdk.ReadyByPresence,
+		Input: sdk.InputFacts{SubmitDelayMs: 300, BracketedPaste: true},
+		EnvAllow: []string{
+			"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY", "GROQ_API_KEY", "XAI_API_KEY", "MISTRAL_API_KEY",
+			"CEREBRAS_API_KEY", "PI_OFFLINE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NODE_EXTRA_CA_CERTS",
+		},
+	}}
+}
+
+// Connector implements sdk.Connector and sdk.Configurer.
+type Connector struct {
+	sdk.ConnectorDefaults
+	bundleDir, bridgeSHA256 string
+}
+
+// Configure takes bridge_sha256 from [plugin.config]: the digest of cotal-bridge, checked before each launch.
+func (c *Connector) Configure(_ context.Context, cfg sdk.PluginConfig) error {
+	var in struct {
+		BridgeSHA256 string `json:"bridge_sha256"`
+	}
+	if len(cfg.Config) > 0 {
+		dec := json.NewDecoder(strings.NewReader(string(cfg.Config)))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&in); err != nil {
+			return sdk.Errorf(sdk.ErrInvalid, "[plugin.config] of pi takes bridge_sha256 alone: %v", err)
+		}
+	}
+	c.bundleDir, c.bridgeSHA256 = cfg.BundleDir, in.BridgeSHA256
+	return nil
+}
+
+// options are the launch options.
+type options struct {
+	Permissions string `json:"permissions"` // allow: the program asks for nothing
+	Home        string `json:"home"`        // PI_CODING_AGENT_DIR, absolute or relative to the workspace
+}
+
+// BuildLaunch makes the launch of one seat. All refusals come before the first file is written.
+func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.LaunchSpec, error) {
+	var opt options
+	if err := sdk.DecodeOptions(req.LaunchOptions, &opt); err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	if err := check(req, opt); err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	path, err := req.Binary(binaryName)
+	if err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	bridge, err := cmdline.Find(c.bundleDir, c.bridgeSHA256, req.BaseEnv)
+	if err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	env := sdk.SetEnv(req.BaseEnv, "COTAL_SPACE="+req.Space, "COTAL_NAME="+req.Name, "COTAL_BRIDGE="+bridge.Path, "PI_TELEMETRY=0")
+	if opt.Home != "" {
+		if !filepath.IsAbs(opt.Home) {
+			opt.Home = filepath.Join(req.WorkspaceRoot, opt.Home)
+		}
+		env = sdk.SetEnv(env, "PI_CODING_AGENT_DIR="+opt.Home)
+	}
+	args := []string{"--extension", filepath.Join(req.Dir, extensionFile)}
+	switch {
+	case req.Resume != "":
+		args = append(args, "--fork", req.Resume)
+	case req.Continue != "":
+		args = append(args, "--session", req.Continue)
+	}
+	if req.Model != "" {
+		args = append(args, "--model", req.Model)
+	}
+	if req.Variant != "" {
+		args = append(args, "--thinking", req.Variant)
+	}
+	files := map[string][]byte{extensionFile: extension}
+	if persona := strings.TrimSpace(req.Persona); persona != "" {
+		args = append(args, "--append-system-prompt", filepath.Join(req.Dir, personaFile))
+		files[personaFile] = []byte(persona + "\n")
+	}
+	if req.Prompt != "" {
+		args = append(args, req.Prompt)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(req.Dir, name), text, 0o600); err != nil {
+			return sdk.LaunchSpec{}, fmt.Errorf("write %s: %w", name, err)
+		}
+	}
+	return sdk.LaunchSpec{Path: path, Args: args, Env: env}, nil
+}
+
+// check is the backstop behind the host's checks of the declared facts.
+func check(req sdk.LaunchRequest, opt options) error {
+	switch {
+	case opt.Permissions != "" && opt.Permissions != "allow":
+		return sdk.Errorf(sdk.ErrInvalid, "launchOptions.permissions: pi asks for no permissions, so it can only be allow, not %q", opt.Permissions)
+	case req.Resume != "" && req.Continue != "":
+		return sdk.Errorf(sdk.ErrInvalid, "resume and continueSession exclude each other: fork a session, or reopen it")
+	case strings.HasPrefix(req.Resume, "-"), strings.HasPrefix(req.Continue, "-"):
+		return sdk.Errorf(sdk.ErrInvalid, "a session is named by its id or its file, which do not begin with a dash")
+	case req.Model != "" && !strings.Contains(req.Model, "/"):
+		return sdk.Errorf(sdk.ErrInvalid, "model %q must be provider/model, as `pi --list-models` lists them", req.Model)
+	case req.Variant != "" && !slices.Contains(levels, req.Variant):
+		return sdk.Errorf(sdk.ErrInvalid, "variant %q is no level of thinking: %s", req.Variant, strings.Join(levels, ", "))
+	case req.Prompt != "" && strings.TrimSpace(req.Prompt) == "":
+		return sdk.Errorf(sdk.ErrInvalid, "the prompt is blank")
+	case strings.HasPrefix(req.Prompt, "-"), strings.HasPrefix(req.Prompt, "@"), strings.Contains(req.Prompt, "\x00"), len(req.Prompt) > maxPrompt:
+		return sdk.Errorf(sdk.ErrInvalid, "pi takes its first prompt as an argument: it must not begin with - or @, hold a NUL byte, or have more than %d bytes", maxPrompt)
+	}
+	return nil
+}
