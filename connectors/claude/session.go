@@ -55,17 +55,7 @@ func (c *Connector) find(id string, l launch) (string, error) {
 	if len(projectDir(l.cwd)) > maxProjectDir {
 		return "", sdk.Errorf(sdk.ErrUnsupported, "sessions cannot be reopened in %s: the path is longer than %d characters", l.cwd, maxProjectDir)
 	}
-	var dirs []string
-	if l.req.WorkspaceRoot != "" {
-		dirs = append(dirs, keptDir(l.req.WorkspaceRoot))
-	}
-	if c.seatRoot != "" {
-		live, _ := filepath.Glob(filepath.Join(escapeGlob(c.seatRoot), "*", escapeGlob(filepath.Base(l.req.Dir)), homeDir, "projects"))
-		dirs = append(dirs, live...)
-	}
-	if user := userDir(l.req.BaseEnv); user != "" {
-		dirs = append(dirs, filepath.Join(user, "projects"))
-	}
+	dirs := c.sessionDirs(l)
 	own := l.path(homeDir) // what an earlier attempt at this launch copied is no source
 	var best string
 	var at time.Time
@@ -92,6 +82,25 @@ func (c *Connector) find(id string, l launch) (string, error) {
 		return "", sdk.Errorf(sdk.ErrInvalid, "session %s was held in %s and not in %s: what it says of files would be of others; say --cwd %s", id, cwd, l.cwd, cwd)
 	}
 	return best, nil
+}
+
+// sessionDirs are where transcripts are looked for. With the user's configuration these are his alone: nothing is
+// written into it, so that the program would not find another.
+func (c *Connector) sessionDirs(l launch) []string {
+	var dirs []string
+	if l.home() != "" {
+		if l.req.WorkspaceRoot != "" {
+			dirs = append(dirs, keptDir(l.req.WorkspaceRoot))
+		}
+		if c.seatRoot != "" {
+			live, _ := filepath.Glob(filepath.Join(escapeGlob(c.seatRoot), "*", escapeGlob(filepath.Base(l.req.Dir)), homeDir, "projects"))
+			dirs = append(dirs, live...)
+		}
+	}
+	if user := userDir(l.req.BaseEnv); user != "" {
+		dirs = append(dirs, filepath.Join(user, "projects"))
+	}
+	return dirs
 }
 
 // cwdOf reads the working directory that a session began in; "" when it says none.

@@ -168,3 +168,46 @@ func TestRealClaude_SaysWhyATurnFailed(t *testing.T) {
 	})
 	w.CLI("stop", realSeat).OK()
 }
+
+// With config: user a seat has the user's configuration, all of it, and its sessions are his; its state is known as
+// well.
+func TestRealClaude_InTheUsersConfiguration(t *testing.T) {
+	stub, err := stubmodel.Start(stubmodel.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stub.Close)
+	w := harness.New(t)
+	w.Setenv("COTAL_CLAUDE_BIN", agents.Need(t, agents.Claude))
+	claudeSetUp(t, w, stub)
+	for file, text := range map[string]string{
+		".claude.json":      fmt.Sprintf(`{"hasCompletedOnboarding":true,"projects":{%q:{"hasTrustDialogAccepted":true}}}`, w.Root),
+		".claude/CLAUDE.md": "MEMORY-OF-THE-USER\n",
+	} {
+		path := filepath.Join(w.Home, file)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &scenario{T: t, p: claudeProgram(), w: w, stub: stub, host: w.Start(harness.HostOptions{}), row: wire.AgentRow{Name: realSeat}}
+	w.CLI("spawn", "--agent", "claude", "--name", realSeat, "--opt", "config=user", "--prompt", "say mine", "--detach", "--timeout", "2m").OK()
+	if r := s.asked("say mine"); !given(r, "MEMORY-OF-THE-USER") {
+		t.Error("the user's memory did not reach the model")
+	}
+	s.shown(wire.StatusIdle)
+	s.isInterrupted()
+	w.CLI("stop", realSeat).OK()
+	found, err := filepath.Glob(filepath.Join(w.Home, ".claude", "projects", "*", "*.jsonl"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("the user has the sessions %v (%v), want the seat's", found, err)
+	}
+	id := strings.TrimSuffix(filepath.Base(found[0]), ".jsonl")
+	w.CLI("spawn", "--agent", "claude", "--name", realSeat, "--opt", "config=user", "--resume", id, "--prompt", "HISTORY of mine", "--detach", "--timeout", "2m").OK()
+	if r := s.asked("HISTORY of mine"); !strings.Contains(r.Reply, "say mine") {
+		t.Errorf("the fork answered %s, without the history", r.Reply)
+	}
+	w.CLI("stop", realSeat).OK()
+}
