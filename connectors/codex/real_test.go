@@ -148,7 +148,8 @@ func realReopen(t *testing.T, w *world, session string) {
 	r.end()
 }
 
-// A seat without a prompt is there, and can be spoken to.
+// A seat without a prompt is there, and can be spoken to. What was said can be forked when it is a session of the
+// operator's own too.
 func TestRealCodexWithoutAPrompt(t *testing.T) {
 	w := newWorld(t, agents.Need(t, agents.Codex))
 	r := w.launch(nil)
@@ -163,6 +164,8 @@ func TestRealCodexWithoutAPrompt(t *testing.T) {
 	session := r.showsStatus(wire.StatusIdle).Card.MetaString("sessionId")
 	r.end()
 
+	mine := w.becomesTheOperators(session)
+	before := w.read(mine)
 	r = w.launch(func(req *sdk.LaunchRequest) {
 		req.Resume = session
 		req.Dir = w.dir("s-" + strings.Repeat("deep", 30)) // too deep for sockets
@@ -172,6 +175,9 @@ func TestRealCodexWithoutAPrompt(t *testing.T) {
 		t.Errorf("the fork answered %q, want the history", got.Reply)
 	}
 	r.end()
+	if w.read(mine) != before {
+		t.Error("the operator's session was written to")
+	}
 }
 
 // proves: CAT-1, CAT-2

@@ -142,6 +142,21 @@ func (w *world) read(name string) string {
 	return string(data)
 }
 
+// becomesTheOperators moves a session of a seat to the operator's, and returns where it is.
+func (w *world) becomesTheOperators(session string) string {
+	w.t.Helper()
+	files, err := filepath.Glob(w.path(".cotal/codex/sessions/*/*/*/*" + session + ".jsonl"))
+	if err != nil || len(files) != 1 {
+		w.t.Fatalf("session %s is in %v, %v", session, files, err)
+	}
+	w.dir("operator/.codex/sessions/2026/01/02")
+	name := "operator/.codex/sessions/2026/01/02/" + filepath.Base(files[0])
+	if err := os.Rename(files[0], w.path(name)); err != nil {
+		w.t.Fatal(err)
+	}
+	return name
+}
+
 // request is a launch request as the host makes it, with its launch material.
 func (w *world) request(change func(*sdk.LaunchRequest)) sdk.LaunchRequest {
 	w.t.Helper()
@@ -296,7 +311,14 @@ func (r *running) ready() bool {
 // submit types text as the host does: a paste, the connector's pause, Return.
 func (r *running) submit(text string) {
 	r.w.t.Helper()
-	r.await("the input field", r.ready)
+	r.await("the input field", func() bool {
+		select {
+		case <-r.exited:
+			r.w.t.Fatalf("it ended: %s", r.cmd.ProcessState)
+		default:
+		}
+		return r.ready()
+	})
 	r.write("\x1b[200~" + text + "\x1b[201~")
 	gap := time.NewTimer(time.Duration(codex.Info().Connector.Input.SubmitDelayMs) * time.Millisecond)
 	<-gap.C // not a wait for a fact: the pause is the fact under test

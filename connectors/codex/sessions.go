@@ -45,10 +45,10 @@ func findSession(req sdk.LaunchRequest, operator string) (string, error) {
 	switch {
 	case req.Continue != "" && mine == "" && theirs != "":
 		return "", sdk.Errorf(sdk.ErrUnsupported, "session %s is your own (%s) and a seat does not write to it; resume forks it", id, theirs)
+	case req.Resume != "" && theirs != "" && changed(theirs).After(changed(mine)):
+		return theirs, nil // a copy that a fork made before may have fallen behind
 	case mine != "":
 		return mine, nil
-	case req.Resume != "" && theirs != "":
-		return theirs, nil
 	}
 	return "", sdk.Errorf(sdk.ErrNotFound, "no Codex session %s in %s or in %s", id, store, own)
 }
@@ -62,14 +62,16 @@ func newest(dir, id string) string {
 	if err != nil || len(files) == 0 {
 		return ""
 	}
-	changed := func(path string) time.Time {
-		info, err := os.Stat(path)
-		if err != nil {
-			return time.Time{}
-		}
-		return info.ModTime()
-	}
 	return slices.MaxFunc(files, func(a, b string) int { return changed(a).Compare(changed(b)) })
+}
+
+// changed is when a file was last written; zero for none.
+func changed(path string) time.Time {
+	info, err := os.Stat(path)
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
 }
 
 // escapeGlob makes a pattern that matches a path alone.

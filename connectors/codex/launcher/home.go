@@ -3,6 +3,7 @@ package launcher
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -93,4 +94,51 @@ func copyRules(from, to string) error {
 		return err
 	}
 	return os.WriteFile(to, data, 0o600)
+}
+
+// bring copies a session of the operator's own to those of the seats, with its time: the program forks what it finds by
+// its id, and the operator's home is not looked into. A copy that was made before is replaced.
+func bring(p plan.Plan) error {
+	if p.Action != plan.ActionFork || strings.HasPrefix(p.Rollout, p.Store+string(filepath.Separator)) {
+		return nil
+	}
+	if err := bringFile(p); err != nil {
+		return fmt.Errorf("copy session %s: %w", p.Session, err)
+	}
+	return nil
+}
+
+func bringFile(p plan.Plan) error {
+	from, err := os.Open(p.Rollout)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	info, err := from.Stat()
+	if err != nil {
+		return err
+	}
+	// <sessions>/YYYY/MM/DD/<file>
+	day := filepath.Dir(p.Rollout)
+	month := filepath.Dir(day)
+	to := filepath.Join(p.Store, filepath.Base(filepath.Dir(month)), filepath.Base(month), filepath.Base(day))
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(to, ".copy-") // 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // gone when it succeeded
+	_, err = io.Copy(tmp, from)
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Chtimes(tmp.Name(), info.ModTime(), info.ModTime())
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), filepath.Join(to, filepath.Base(p.Rollout)))
 }

@@ -67,3 +67,38 @@ func TestAHomeWithoutAnOperatorIsOne(t *testing.T) {
 		}
 	}
 }
+
+func TestASessionOfTheOperatorIsCopiedToBeForked(t *testing.T) {
+	dir := t.TempDir()
+	store, name := filepath.Join(dir, "store"), "rollout-2026-01-02T10-00-00-x.jsonl"
+	source := filepath.Join(dir, "operator", "sessions", "2026", "01", "02", name)
+	if err := os.MkdirAll(filepath.Dir(source), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(store, "2026", "01", "02", name)
+	for _, text := range []string{"one\n", "one\ntwo\n"} { // it went on in between
+		if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := bring(plan.Plan{Action: plan.ActionFork, Store: store, Session: "x", Rollout: source}); err != nil {
+			t.Fatal(err)
+		}
+		was, err := os.Stat(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(copied)
+		if info, serr := os.Stat(copied); err != nil || serr != nil || string(got) != text || !info.ModTime().Equal(was.ModTime()) {
+			t.Errorf("the copy is %q of %v (%v, %v), want %q of %v", got, info, err, serr, text, was.ModTime())
+		}
+	}
+	if err := bring(plan.Plan{Action: plan.ActionFork, Store: store, Session: "x", Rollout: copied}); err != nil {
+		t.Errorf("a session that is a seat's already: %v", err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(copied)); err != nil || len(left) != 1 {
+		t.Errorf("beside the copy is %v, %v", left, err)
+	}
+	if err := bring(plan.Plan{Action: plan.ActionFork, Store: store, Session: "x", Rollout: source + ".gone"}); err == nil {
+		t.Error("a session that is gone was copied")
+	}
+}

@@ -99,6 +99,9 @@ func (r *run) run() (code int, err error) {
 	if err := linkHome(r.plan); err != nil {
 		return exitFailed, err
 	}
+	if err := bring(r.plan); err != nil {
+		return exitFailed, err
+	}
 	if r.log, err = openLog(filepath.Join(r.dir, plan.LogName)); err != nil {
 		return exitFailed, err
 	}

@@ -167,6 +167,9 @@ func launch(t *testing.T, p plan.Plan, env ...string) *launched {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	p.Version, p.Home, p.Store, p.Cwd = plan.Version, filepath.Join(dir, "home"), filepath.Join(dir, "store"), dir
+	if p.Session != "" {
+		p.Rollout = filepath.Join(p.Store, "rollout")
+	}
 	if p.Binary, err = os.Executable(); err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +262,7 @@ func (r *launched) server() int {
 }
 
 func TestAForkIsMadeThenAskedThenShown(t *testing.T) {
-	r := launch(t, plan.Plan{Action: plan.ActionFork, Session: "t0", Rollout: "/r", Prompt: "go on", Model: "m", Effort: "high"},
+	r := launch(t, plan.Plan{Action: plan.ActionFork, Session: "t0", Prompt: "go on", Model: "m", Effort: "high"},
 		"FAKE_ATTACH=exit7", "COTAL_NAME=n", "COTAL_SEAT_NONCE=abc")
 	r.end(7) // the terminal program's code
 	var got []string
@@ -270,7 +273,8 @@ func TestAForkIsMadeThenAskedThenShown(t *testing.T) {
 	}
 	want := []string{
 		"initialize", "initialized",
-		`thread/fork {"config":{"model_reasoning_effort":"high"},"cwd":"` + r.dir + `","model":"m","path":"/r","threadId":"t0"}`,
+		`thread/fork {"config":{"model_reasoning_effort":"high"},"cwd":"` + r.dir + `","model":"m","threadId":"t0"}`,
+		`thread/name/set {"name":"n","threadId":"t1"}`,
 		`turn/start {"input":[{"text":"go on","type":"text"}],"threadId":"t1"}`,
 		"resume --remote unix://" + r.dir + "/codex.sock t1",
 		"attach env COTAL_SEAT_NONCE=abc",
@@ -291,7 +295,7 @@ func TestAServerThatDiesIsQuoted(t *testing.T) {
 }
 
 func TestASessionThatIsRefusedIsNamed(t *testing.T) {
-	r := launch(t, plan.Plan{Action: plan.ActionOpen, Session: "t0", Rollout: "/r"}, "FAKE_SERVE=refuse")
+	r := launch(t, plan.Plan{Action: plan.ActionOpen, Session: "t0"}, "FAKE_SERVE=refuse")
 	r.end(1)
 	if want := "open session t0: thread/resume: no rollout found"; !strings.Contains(r.stderr.String(), want) {
 		t.Errorf("stderr lacks %q:\n%s", want, r.stderr.String())

@@ -156,7 +156,7 @@ func (c *client) hello(ctx context.Context, version string) error {
 	return c.notify(ctx, "initialized")
 }
 
-// open makes the plan's session available and returns its id. A new one gets a name.
+// open makes the plan's session available and returns its id. A new one, and a fork, gets a name.
 func (c *client) open(ctx context.Context, p plan.Plan, name string) (string, error) {
 	params := map[string]any{"cwd": p.Cwd}
 	method := "thread/start"
@@ -167,7 +167,7 @@ func (c *client) open(ctx context.Context, p plan.Plan, name string) (string, er
 		method = "thread/resume"
 	}
 	if p.Action != plan.ActionNew {
-		params["threadId"], params["path"] = p.Session, p.Rollout
+		params["threadId"] = p.Session
 		// Without these it goes on with the model it had.
 		if p.Model != "" {
 			params["model"] = p.Model
@@ -187,7 +187,7 @@ func (c *client) open(ctx context.Context, p plan.Plan, name string) (string, er
 	if out.Thread.ID == "" {
 		return "", fmt.Errorf("open session %s: the server named no id", p.Session)
 	}
-	if p.Action == plan.ActionNew {
+	if p.Action != plan.ActionOpen {
 		// The terminal program can open a session only once it is in its file, and a name puts it there.
 		if err := c.name(ctx, out.Thread.ID, name); err != nil {
 			return "", fmt.Errorf("name session: %w", err)
