@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -133,8 +134,8 @@ func (h *handed) Close() error {
 
 func (h *handed) Addr() net.Addr { return &net.TCPAddr{} }
 
-// A login of the user is used where it is: a token that is refreshed in a seat is the user's from then on, since the
-// provider takes each refresh token once.
+// A login of the user is used where it is: a token that is refreshed in a seat is the user's from then on, and every
+// other seat's, since the provider takes each refresh token once. Of two seats that want it at once, one refreshes it.
 func TestARefreshedTokenIsTheUsers(t *testing.T) {
 	stub, err := stubmodel.Start(stubmodel.Config{})
 	if err != nil {
@@ -148,6 +149,7 @@ func TestARefreshedTokenIsTheUsers(t *testing.T) {
 			_, _ = io.WriteString(w, `{}`)
 			return
 		}
+		<-time.After(time.Second) // the other one is there by now
 		_, _ = io.WriteString(w, `{"access_token":"new-token","refresh_token":"new-refresh","expires_in":28800,"token_type":"Bearer","scope":"user:inference user:profile"}`)
 	})
 	req := request(t)
@@ -163,17 +165,29 @@ func TestARefreshedTokenIsTheUsers(t *testing.T) {
 	req.Binaries = map[string]string{"claude": agents.Need(t, agents.Claude)}
 	req.BaseEnv = append(req.BaseEnv, "PATH="+os.Getenv("PATH"), "HTTPS_PROXY="+p.url, "NO_PROXY=127.0.0.1", "NODE_EXTRA_CA_CERTS="+p.authority,
 		"ANTHROPIC_BASE_URL="+strings.TrimSuffix(stub.BaseURL(), "/v1"), "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1")
-	spec, err := configured(t, sdk.PluginConfig{BundleDir: harness.Bin(t)}).BuildLaunch(t.Context(), req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := configured(t, sdk.PluginConfig{BundleDir: harness.Bin(t)})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, spec.Path, "--print", "say it")
-	cmd.Env, cmd.Dir = spec.Env, req.Cwd
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "STUB-REPLY") {
-		t.Fatalf("it answered %s, %v; the provider was asked %q", out, err, p.asked())
+	var seats sync.WaitGroup
+	dirs := []string{t.TempDir(), t.TempDir()}
+	for _, dir := range dirs {
+		req.Dir = dir
+		spec, err := c.BuildLaunch(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seats.Go(func() {
+			cmd := exec.CommandContext(ctx, spec.Path, "--print", "say it")
+			cmd.Env, cmd.Dir = spec.Env, req.Cwd
+			if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "STUB-REPLY") {
+				t.Errorf("it answered %s, %v; the provider was asked %q", out, err, p.asked())
+			}
+		})
+	}
+	seats.Wait()
+	refreshed := slices.DeleteFunc(p.asked(), func(s string) bool { return !strings.HasSuffix(s, "/oauth/token") })
+	if len(refreshed) != 1 {
+		t.Errorf("the token was refreshed %d times", len(refreshed))
 	}
 	text, err := os.ReadFile(login)
 	if err != nil {
@@ -188,8 +202,10 @@ func TestARefreshedTokenIsTheUsers(t *testing.T) {
 	if st, err := os.Lstat(login); err != nil || st.Mode() != 0o600 {
 		t.Errorf("the user's login is %v, %v; want a plain file of his alone", st, err)
 	}
-	if _, err := os.Lstat(filepath.Join(req.Dir, "claude", ".credentials.json")); err == nil {
-		t.Error("the seat has a copy of the login")
+	for _, dir := range dirs {
+		if _, err := os.Lstat(filepath.Join(dir, "claude", ".credentials.json")); err == nil {
+			t.Error("the seat has a copy of the login")
+		}
 	}
 	for _, r := range stub.Requests() {
 		if r.Dialect == "anthropic" && r.Auth != "Bearer new-token" {
