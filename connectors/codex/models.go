@@ -1,7 +1,6 @@
 package codex
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/program"
 )
 
 const (
@@ -58,27 +58,27 @@ func (c *Connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.Model
 		}
 	}
 	cmd.Env = sdk.SetEnv(cmd.Env, "CODEX_HOME="+home)
-	out := &capped{max: maxCatalogue}
-	stderr := &capped{max: 64 << 10}
+	out := &program.Output{Max: maxCatalogue}
+	stderr := &program.Output{Max: 64 << 10}
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, stderr, modelsWaitDelay
-	if err := runGroup(ctx, cmd); err != nil {
+	if err := program.Run(ctx, cmd); err != nil {
 		if ctx.Err() != nil {
 			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`codex debug models` gave no answer in time: %v", ctx.Err())
 		}
-		if out.over {
+		if out.Over() {
 			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`codex debug models` printed more than %d MiB", maxCatalogue>>20)
 		}
 		// A grandchild that keeps a pipe open is no reason to refuse a complete listing.
 		if !errors.Is(err, exec.ErrWaitDelay) {
-			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`codex debug models`: %v: %s", err, lastLine(stderr.buf.String()))
+			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`codex debug models`: %v: %s", err, stderr.LastLine())
 		}
 	}
-	models, err := parseModels(out.buf.Bytes())
+	models, err := parseModels(out.Bytes())
 	if err != nil {
 		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "read the output of `codex debug models`: %v", err)
 	}
 	if len(models) == 0 {
-		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`codex debug models` lists none: %s", lastLine(stderr.buf.String()))
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`codex debug models` lists none: %s", stderr.LastLine())
 	}
 	return sdk.ModelCatalog{Source: "codex " + strings.Join(args, " "), Models: models}, nil
 }
@@ -137,24 +137,4 @@ func parseModels(data []byte) ([]sdk.Model, error) {
 		models = append(models, model)
 	}
 	return models, nil
-}
-
-// capped keeps at most max bytes and refuses the byte after, which ends the writer's process.
-type capped struct {
-	buf  bytes.Buffer
-	max  int
-	over bool
-}
-
-func (c *capped) Write(p []byte) (int, error) {
-	if c.buf.Len()+len(p) > c.max {
-		c.over = true
-		return 0, errors.New("output too large")
-	}
-	return c.buf.Write(p)
-}
-
-func lastLine(s string) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return lines[len(lines)-1]
 }

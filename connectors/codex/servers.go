@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/program"
 )
 
 // shared is one of the operator's MCP servers, in the form of an .mcp.json.
@@ -33,7 +34,7 @@ var variable = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}`
 // Errors: ErrInvalid (a file that nobody can read, a variable that is not there, a server that the program cannot
 // reach).
 func sharedServers(dir string, env []string) (map[string]any, error) {
-	data, err := readRegular(filepath.Join(dir, sdk.MCPServersFile))
+	data, err := program.ReadFile(filepath.Join(dir, sdk.MCPServersFile), maxRead)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/program"
 )
 
 // serverName is how the program knows the bridge: its tools are mcp__cotal__cotal_send and so on.
@@ -117,7 +118,7 @@ func baseSettings(opt options, operator string) (map[string]any, error) {
 		}
 		path = filepath.Join(operator, "config.toml")
 	}
-	data, err := readRegular(path)
+	data, err := program.ReadFile(path, maxRead)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && opt.Config == "":
 		return map[string]any{}, nil

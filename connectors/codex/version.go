@@ -12,7 +12,11 @@ import (
 	"strings"
 
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/program"
 )
+
+// maxRead bounds the small files of others that are read here.
+const maxRead = 1 << 20
 
 // launcherName is the launcher's file in the bundle directory.
 const launcherName = "cotal-codex-seat"
@@ -46,7 +50,7 @@ func npmPackage(binary string) (root, version string) {
 	}
 	for range 5 { // <package>/bin/codex.js, or <package>/vendor/<system>/bin/codex
 		path = filepath.Dir(path)
-		data, err := readRegular(filepath.Join(path, "package.json"))
+		data, err := program.ReadFile(filepath.Join(path, "package.json"), maxRead)
 		if err != nil {
 			continue
 		}
@@ -85,7 +89,7 @@ func native(binary string) string {
 // launcher returns the path of the launcher and checks that it is the one of this bundle.
 func (c *Connector) launcher() (string, error) {
 	path := filepath.Join(c.cfg.bundleDir, launcherName)
-	f, err := openRegular(path)
+	f, err := program.Open(path)
 	if err != nil {
 		return "", sdk.Errorf(sdk.ErrNotFound, "this launch needs the bundled %s: %v", launcherName, err)
 	}
