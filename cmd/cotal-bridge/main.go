@@ -20,7 +20,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -30,9 +29,6 @@ import (
 
 // Written by the linker.
 var version, commit = "dev", "unknown"
-
-// parentEvery is how often it is looked whether the agent program is still the parent.
-const parentEvery = time.Second
 
 // parentMark stands for the process id of the agent program in --status-file.
 const parentMark = "{parent}"
@@ -162,40 +158,9 @@ func logger() *slog.Logger {
 
 // serve is an MCP server until its program ends: its input ends, it is told to, or its parent is another process.
 func serve(l bridge.Launch, opts bridge.Options) error {
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	defer cancel()
-	if term.IsTerminal(int(os.Stdin.Fd())) {
-		var stop context.CancelFunc
-		ctx, stop = signal.NotifyContext(ctx, os.Interrupt)
-		defer stop()
-	} else {
-		signal.Ignore(os.Interrupt) // it is meant for the program, in whose group this is
-	}
-	ctx, gone := context.WithCancel(ctx)
-	defer gone()
-	go func() {
-		parent := os.Getppid()
-		tick := time.NewTicker(parentEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				if os.Getppid() != parent {
-					gone()
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
 	b := bridge.Start(l, opts)
 	defer b.Close()
-	err := b.Server(version).Run(ctx, &mcp.StdioTransport{})
-	if ctx.Err() != nil || errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
+	return b.ServeStdio(context.Background(), version, nil)
 }
 
 // relay passes an event on. It ends within bridge.RelayBudget, whatever happens.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/program"
 )
 
 const (
@@ -62,27 +63,27 @@ func (c *Connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.Model
 		}
 	}
 	cmd.Env = sdk.SetEnv(cmd.Env, "BUN_TMPDIR="+dir, "OPENCODE_DISABLE_AUTOUPDATE=1")
-	out := &capped{max: maxCatalogue}
-	stderr := &capped{max: 64 << 10}
+	out := &program.Output{Max: maxCatalogue}
+	stderr := &program.Output{Max: 64 << 10}
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, stderr, modelsWaitDelay
-	if err := runGroup(ctx, cmd); err != nil {
+	if err := program.Run(ctx, cmd); err != nil {
 		if ctx.Err() != nil {
 			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`opencode models` gave no answer in time: %v", ctx.Err())
 		}
-		if out.over {
+		if out.Over() {
 			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`opencode models` printed more than %d MiB", maxCatalogue>>20)
 		}
 		// A grandchild that keeps a pipe open is no reason to refuse a complete listing.
 		if !errors.Is(err, exec.ErrWaitDelay) {
-			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`opencode models`: %v: %s", err, lastLine(stderr.buf.String()))
+			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`opencode models`: %v: %s", err, stderr.LastLine())
 		}
 	}
-	models, err := parseModels(out.buf.Bytes())
+	models, err := parseModels(out.Bytes())
 	if err != nil {
 		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "read the output of `opencode models`: %v", err)
 	}
 	if len(models) == 0 {
-		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`opencode models` lists none: %s", lastLine(stderr.buf.String()))
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`opencode models` lists none: %s", stderr.LastLine())
 	}
 	return sdk.ModelCatalog{Source: "opencode models (" + filepath.Base(binary) + ")", Models: models}, nil
 }
@@ -150,24 +151,4 @@ func describe(m *sdk.Model, block []byte) error {
 		}
 	}
 	return nil
-}
-
-// capped keeps at most max bytes and refuses the byte after, which ends the writer's process.
-type capped struct {
-	buf  bytes.Buffer
-	max  int
-	over bool
-}
-
-func (c *capped) Write(p []byte) (int, error) {
-	if c.buf.Len()+len(p) > c.max {
-		c.over = true
-		return 0, errors.New("output too large")
-	}
-	return c.buf.Write(p)
-}
-
-func lastLine(s string) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return lines[len(lines)-1]
 }

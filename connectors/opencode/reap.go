@@ -17,7 +17,11 @@ import (
 
 	"github.com/cotal-ai/cotal-host/connectors/opencode/api"
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/program"
 )
+
+// maxRead bounds the small files of others that are read here.
+const maxRead = 1 << 20
 
 // reapTimeout bounds the question Reap asks on loopback, and reapEvery is the pause before it is repeated.
 const (
@@ -37,7 +41,7 @@ func (c *Connector) Reap(ctx context.Context, req sdk.LeftoverRequest) (sdk.Reap
 		say("no directory given: nothing of a launch can be left in one")
 		return report, nil
 	}
-	data, err := readRegular(filepath.Join(req.Dir, api.RecordFile))
+	data, err := program.ReadFile(filepath.Join(req.Dir, api.RecordFile), maxRead)
 	var at api.Record
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

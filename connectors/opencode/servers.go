@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/program"
 )
 
 // serverName is the key of the seat's own MCP server: the program's names of its tools begin with it.
@@ -36,7 +37,7 @@ type mcp struct {
 // Variables are put in here: the program would put them into the text of its configuration, quotes and all.
 func readServers(dir string, env []string) (map[string]mcp, error) {
 	path := filepath.Join(dir, sdk.MCPServersFile)
-	data, err := readRegular(path)
+	data, err := program.ReadFile(path, maxRead)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

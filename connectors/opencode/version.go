@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/program"
 )
 
 // launcherName is the launcher's file in the bundle directory.
@@ -43,7 +44,7 @@ func packageVersion(binary string) string {
 	}
 	for range 3 { // <package>/bin/opencode, or one level deeper
 		path = filepath.Dir(path)
-		data, err := readRegular(filepath.Join(path, "package.json"))
+		data, err := program.ReadFile(filepath.Join(path, "package.json"), maxRead)
 		if err != nil {
 			continue
 		}
@@ -65,7 +66,7 @@ func packageVersion(binary string) string {
 // launcher returns the path of the launcher and checks that it is the one of this bundle.
 func (c *Connector) launcher() (string, error) {
 	path := filepath.Join(c.cfg.bundleDir, launcherName)
-	f, err := openRegular(path)
+	f, err := program.Open(path)
 	if err != nil {
 		return "", sdk.Errorf(sdk.ErrNotFound, "this launch needs the bundled %s: %v", launcherName, err)
 	}
