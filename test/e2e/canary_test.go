@@ -176,3 +176,42 @@ func (s *canaries) scan(t *testing.T, w *harness.World, when, said string) {
 		t.Errorf("looked at %d files: %v", files, err)
 	}
 }
+
+// A variable of the host that its configuration names for seats is in the environment of seats, and the host's own, and
+// nowhere else.
+func TestCanary_AKeyOfTheOperatorIsInEnvironmentsOfSeatsAlone(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	key := "canary-" + rand.Text()
+	w.Write(filepath.Join(".cotal", "config.toml"), "[spawn]\nenv = [\"PROVIDER_API_KEY\"]\n")
+	h := w.Start(harness.HostOptions{Env: []string{"PROVIDER_API_KEY=" + key}, Args: []string{"--log-level", "debug"}})
+	row := w.SpawnFake("keyed", `[{"print": "up\n"}, {"hang": true}]`)
+	w.Inspect("keyed")
+	has := map[int]bool{}
+	for _, p := range w.Procs() {
+		args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
+		env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
+		has[p.PID] = bytes.Contains(env, []byte(key))
+		if bytes.Contains(args, []byte(key)) {
+			t.Errorf("the key is in the argv of %v", p)
+		}
+		if has[p.PID] && p.PID != h.PID && p.PID != row.PID {
+			t.Errorf("the key is in the environment of %v", p)
+		}
+	}
+	if !has[h.PID] || !has[row.PID] {
+		t.Error("host or seat has not the key: this test would find nothing")
+	}
+	if said := w.CLI("inspect", "keyed", "--json").Stdout + h.Stdout() + h.Stderr(); strings.Contains(said, key) {
+		t.Error("the key is said")
+	}
+	_ = filepath.WalkDir(w.Dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return nil
+		}
+		if text, err := os.ReadFile(path); err == nil && bytes.Contains(text, []byte(key)) {
+			t.Errorf("the key is in %s", path)
+		}
+		return nil
+	})
+}
