@@ -3,9 +3,13 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -14,14 +18,14 @@ import (
 	"github.com/cotal-ai/cotal-host/test/stubmodel"
 )
 
-// opencodeConfig is a configuration of the program with nothing but the stub of its model.
-func opencodeConfig(stub *stubmodel.Server) map[string]any {
+// opencodeConfig is a configuration of the program with nothing but a provider that stands in for its model.
+func opencodeConfig(baseURL string) map[string]any {
 	model := map[string]any{"name": "Stub", "tool_call": true, "reasoning": true, "limit": map[string]int{"context": 100000, "output": 8000}}
 	return map[string]any{
 		"model": "stub/stub-model", "small_model": "stub/stub-model", "enabled_providers": []string{"stub"}, "share": "disabled",
 		"provider": map[string]any{"stub": map[string]any{
 			"npm": "@ai-sdk/openai-compatible", "name": "Stub",
-			"options": map[string]any{"baseURL": stub.BaseURL(), "apiKey": "stub"},
+			"options": map[string]any{"baseURL": baseURL, "apiKey": "stub"},
 			"models":  map[string]any{"stub-model": model, "other-model": model},
 		}},
 	}
@@ -55,7 +59,7 @@ func putJSON(t *testing.T, path string, v any) {
 func opencodeSetUp(t *testing.T, w *harness.World, stub *stubmodel.Server) {
 	t.Helper()
 	opencodeHome(t, w.Home)
-	putJSON(t, filepath.Join(w.Home, ".config", "opencode", "opencode.json"), opencodeConfig(stub))
+	putJSON(t, filepath.Join(w.Home, ".config", "opencode", "opencode.json"), opencodeConfig(stub.BaseURL()))
 }
 
 func opencodeProgram() realProgram {
@@ -177,4 +181,42 @@ func TestRealOpenCode_AModelThatNobodyOffersIsRefused(t *testing.T) {
 	if asked := stub.Requests(); len(asked) > 0 {
 		t.Errorf("a model was asked: %+v", asked)
 	}
+}
+
+// A turn that fails is over, and what the program's server says of it is the condition that others see. A person's
+// next turn forgets it.
+//
+// proves: CONN-1
+func TestRealOpenCode_SaysWhyATurnFailed(t *testing.T) {
+	var status atomic.Int32
+	status.Store(http.StatusUnauthorized)
+	provider := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Type", "application/json")
+		rw.WriteHeader(int(status.Load()))
+		_, _ = io.WriteString(rw, `{"error":{"message":"this is what the provider says","type":"nobody_knows"}}`)
+	}))
+	t.Cleanup(provider.Close)
+	w := harness.New(t)
+	w.Setenv("COTAL_OPENCODE_BIN", agents.Need(t, agents.OpenCode))
+	opencodeHome(t, w.Home)
+	putJSON(t, filepath.Join(w.Home, ".config", "opencode", "opencode.json"), opencodeConfig(provider.URL+"/v1"))
+	w.Start(harness.HostOptions{})
+	w.CLI("spawn", "--agent", "opencode", "--name", realSeat, "--prompt", "say it", "--detach", "--timeout", "2m").OK()
+	says := func(mesh, code string) {
+		t.Helper()
+		await(t, agentWait, "ps says "+mesh+" and "+code, func() (bool, string) {
+			row, _ := w.Seat(realSeat)
+			return row.Mesh == mesh && row.Condition != nil && row.Condition.Code == code && strings.Contains(row.Condition.Message, "what the provider says") && row.MeshBy == "program",
+				fmt.Sprintf("%s (%s) %+v\n%s", row.Mesh, row.MeshBy, row.Condition, w.CLI("logs", realSeat).Stdout)
+		})
+	}
+	says(wire.StatusIdle, "auth")
+	status.Store(http.StatusTooManyRequests) // which the program tries again, for as long as it takes
+	w.CLI("input", realSeat, "--text", "say it again").OK()
+	await(t, agentWait, "ps says that it tries again", func() (bool, string) {
+		row, _ := w.Seat(realSeat)
+		return row.Mesh == wire.StatusWorking && row.Condition != nil && (row.Condition.Code == "rate_limit" || row.Condition.Code == "retrying"),
+			fmt.Sprintf("%s (%s) %+v\n%s", row.Mesh, row.MeshBy, row.Condition, w.CLI("logs", realSeat).Stdout)
+	})
+	w.CLI("stop", realSeat).OK()
 }

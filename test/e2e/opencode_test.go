@@ -113,7 +113,7 @@ func opencodeWorld(t *testing.T) (*harness.World, *stubmodel.Server) {
 	t.Cleanup(stub.Close)
 	w := harness.New(t)
 	w.Setenv("COTAL_OPENCODE_BIN", binary)
-	putJSON(t, w.Path("opencode.json"), opencodeConfig(stub))
+	putJSON(t, w.Path("opencode.json"), opencodeConfig(stub.BaseURL()))
 	opencodeHome(t, w.Path("home"))
 	w.Persona("coder", "---\nname: coder\nagent: opencode\nlaunchOptions:\n  home: home\n  config: opencode.json\n---\n\nPERSONA-TEXT: you are careful.\n")
 	return w, stub
