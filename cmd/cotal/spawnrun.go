@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -127,8 +128,8 @@ func runSpawn(ctx context.Context, a *app, args wire.SpawnArgs, f spawnFlags) er
 	if out.Became == becameExited || out.Became == becameFailed {
 		fol.lastOutput(ctx, acc, &out)
 	}
-	if !attaching && out.Became == becameRunning && out.Result != nil && out.Result.PID == 0 {
-		fol.howEnded(ctx, acc, &out)
+	if !attaching && out.Became == becameRunning {
+		fol.since(ctx, acc, &out)
 	}
 	show.settled(out.Became)
 	show.close()
@@ -255,13 +256,18 @@ func (f *follower) lastOutput(ctx context.Context, acc wire.Acceptance, out *spa
 	}
 }
 
-// howEnded notes the end of a seat that was ready and may have ended since.
-func (f *follower) howEnded(ctx context.Context, acc wire.Acceptance, out *spawned) {
+// since notes what its row tells of a seat that was ready: that it is on the mesh, though the event that said so
+// was lost or came later than the result, and that it has ended already.
+func (f *follower) since(ctx context.Context, acc wire.Acceptance, out *spawned) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	var row wire.AgentRow
-	if f.inspect(ctx, acc, &row) == nil && row.LifecycleUID == out.UID {
-		out.Exit = row.Exit
+	if f.inspect(ctx, acc, &row) != nil || row.LifecycleUID != out.UID {
+		return
+	}
+	out.Exit = row.Exit
+	if slices.Contains([]string{wire.StatusIdle, wire.StatusWorking, wire.StatusWaiting}, row.Mesh) {
+		out.Became = becameJoined
 	}
 }
 
