@@ -28,6 +28,7 @@ type session struct {
 	release func()
 	// replaces is the session in whose stead this one was asked for.
 	replaces string
+	lent     bool // its place, to the session that its holder comes back with; guarded by the set's mu
 
 	ctx    context.Context
 	cancel context.CancelFunc
