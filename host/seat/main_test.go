@@ -25,6 +25,7 @@ import (
 	"github.com/cotal-ai/cotal-host/runtimes/pty"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 )
 
 // bundle holds the real custody program and the scripted agent, built once.
@@ -348,14 +349,14 @@ func (w *world) stop(acc wire.Acceptance, graceful bool) (wire.DespawnReply, err
 
 func (w *world) eventually(what string, check func() (bool, string)) {
 	w.t.Helper()
-	deadline := time.Now().Add(15 * time.Second)
+	begin := time.Now()
 	for {
 		ok, how := check()
 		if ok {
 			return
 		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("not within 15 s: %s (%s)", what, how)
+		if busy.Over(begin, 15*time.Second) {
+			w.t.Fatalf("not within %s: %s (%s)", time.Since(begin), what, how)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
