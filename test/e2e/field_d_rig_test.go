@@ -227,19 +227,10 @@ func (c *seated) see(text string) {
 	})
 }
 
-// leave presses the detach key until the command ends: a key that comes in one read with others may count
-// as pasted.
+// leave presses the detach key until the command ends (harness.PressUntil), and returns its exit code.
 func (c *seated) leave(key string) int {
 	c.t.Helper()
-	for i := range len(key) {
-		c.typed(key[i : i+1])
-		c.taken()
-	}
-	select {
-	case <-c.ended:
-	case <-time.After(10 * time.Second):
-		harness.PressUntil(c.ptm, key, c.ended, harness.DefaultWait)
-	}
+	harness.PressUntil(c.ptm, key, c.ended, harness.DefaultWait)
 	return c.wait()
 }
 
@@ -339,18 +330,21 @@ func (e *emulator) keys(keys ...string) {
 	}
 }
 
-// prefixed waits until the tmux of a seat has taken its prefix from a viewer. A key that it comes to within a
-// millisecond of the one before, because it was busy until then, is a paste to it and goes to the agent.
-func (s *stage) prefixed(seat string) {
+// detached ends every terminal at the tmux of a seat, as a user's `tmux detach-client` does. Its keys would not do in
+// a test of answers: one that tmux reads together with an answer of the terminal is a paste to it and goes to the agent.
+func (s *stage) detached(seat string) {
 	s.t.Helper()
 	var place struct{ Socket string }
 	if err := json.Unmarshal([]byte(read(s.t, filepath.Join(s.SeatRoot, s.Inspect(seat).SeatID, "tmux.json"))), &place); err != nil {
 		s.t.Fatal(err)
 	}
-	await(s.t, harness.DefaultWait, "the prefix is taken", func() (bool, string) {
-		out, err := exec.Command("tmux", "-S", place.Socket, "list-clients", "-F", "#{client_prefix}").CombinedOutput()
-		return err == nil && strings.Contains(string(out), "1"), fmt.Sprintf("%v %s", err, out)
-	})
+	out, err := exec.Command("tmux", "-S", place.Socket, "list-clients", "-F", "#{client_name}").Output()
+	if err != nil {
+		s.t.Fatalf("list clients of %s: %v", seat, err)
+	}
+	for _, c := range strings.Fields(string(out)) {
+		_ = exec.Command("tmux", "-S", place.Socket, "detach-client", "-t", c).Run() // one that went meanwhile is not there
+	}
 }
 
 // drawn is what it shows: cells with their colours, and where the cursor is.
