@@ -157,7 +157,7 @@ func (s *server) signal(pid int, sig syscall.Signal) error {
 			if err := syscall.Kill(pid, sig); err != nil || sig != syscall.SIGSTOP {
 				return err
 			}
-			return awaitStopped(pid)
+			return AwaitStopped(pid)
 		}
 	}
 	return fmt.Errorf("process %d was not started by this test, or is gone", pid)
