@@ -2,7 +2,9 @@ package seat_test
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,5 +83,24 @@ func TestASeatThatRunsIsTakenBackWhenTheJournalTakesItAgain(t *testing.T) {
 	w.awaitStatus("late", "running")
 	if _, err := w.set.Input(t.Context(), targetOf(acc), wire.InputArgs{Text: "x"}); err != nil {
 		t.Errorf("typing into it: %v", err)
+	}
+}
+
+// A runtime that cannot be asked for its seats is named in the log, once for each reason: a seat that only its directory
+// knows is not seen meanwhile.
+func TestARuntimeThatDoesNotListItsSeatsIsNamedInTheLog(t *testing.T) {
+	w := newWorld(t)
+	w.crash()
+	w.plugins.also("mux", errors.New("its program is missing"))
+	w.boot()
+	named := func() []string { return w.logs("list seats; it is tried again") }
+	w.eventually("it is named", func() (bool, string) { return len(named()) > 0, "" })
+	if line := named()[0]; !strings.Contains(line, "plugin=mux") || !strings.Contains(line, "its program is missing") {
+		t.Errorf("the log says %s", line)
+	}
+	w.plugins.also("mux", errors.New("it was killed"))
+	w.eventually("the next reason is told", func() (bool, string) { return len(w.logs("it was killed")) > 0, "" })
+	if lines := named(); len(lines) != 2 {
+		t.Errorf("%d lines: %q", len(lines), lines)
 	}
 }

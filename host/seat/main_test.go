@@ -70,6 +70,9 @@ type world struct {
 	exitPoll    time.Duration
 	cooling     time.Duration
 	restartWait time.Duration
+
+	logging sync.Mutex
+	lines   []string
 }
 
 // inproc gives plugins without processes. A plugin can be taken away.
@@ -206,7 +209,7 @@ func (w *world) boot() []seat.Verdict {
 	cfg := seat.Config{
 		InstanceID: w.instanceID, Policy: w.policy, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: w.seatRoot, EndedDir: filepath.Join(w.dir, "ended"), MaxSeats: w.max,
 		Journal: w.journal, Goals: w.goals, Plugins: w.plugins, Agent: "command", Health: 50 * time.Millisecond,
-		Log:      hclog.New(&hclog.LoggerOptions{Output: testWriter{w.t}, Level: hclog.Debug}),
+		Log:      hclog.New(&hclog.LoggerOptions{Output: testWriter{w}, Level: hclog.Debug}),
 		ViewWait: w.viewWait, ExitPoll: w.exitPoll, Cooling: w.cooling, RestartWait: cmp.Or(w.restartWait, 10*time.Millisecond),
 	}
 	if w.roster != nil {
@@ -230,12 +233,27 @@ func digest(t *testing.T, path string) string {
 }
 
 // testWriter shows a host's log with the test it belongs to.
-type testWriter struct{ t *testing.T }
+type testWriter struct{ w *world }
 
-func (w testWriter) Write(p []byte) (int, error) {
-	w.t.Helper()
-	w.t.Logf("%s", p)
+func (l testWriter) Write(p []byte) (int, error) {
+	l.w.t.Helper()
+	l.w.t.Logf("%s", p)
+	l.w.logging.Lock()
+	defer l.w.logging.Unlock()
+	l.w.lines = append(l.w.lines, string(p))
 	return len(p), nil
+}
+
+// logs are the lines of the log that hold a text.
+func (w *world) logs(text string) (found []string) {
+	w.logging.Lock()
+	defer w.logging.Unlock()
+	for _, line := range w.lines {
+		if strings.Contains(line, text) {
+			found = append(found, line)
+		}
+	}
+	return found
 }
 
 // crash ends the host without a word to its seats.
