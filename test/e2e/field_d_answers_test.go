@@ -241,7 +241,7 @@ func TestFieldD19_EveryQuestionIsAnsweredOnceWhoeverComesAndGoes(t *testing.T) {
 			}
 			if i%4 == 0 {
 				if s.runtime == "tmux" {
-					s.detached("asks")
+					s.detached("asks", e)
 				} else {
 					e.keys("C-]")
 				}

@@ -330,21 +330,21 @@ func (e *emulator) keys(keys ...string) {
 	}
 }
 
-// detached ends every terminal at the tmux of a seat, as a user's `tmux detach-client` does. Its keys would not do in
-// a test of answers: one that tmux reads together with an answer of the terminal is a paste to it and goes to the agent.
-func (s *stage) detached(seat string) {
+// detached ends the terminal that a command in e has at the tmux of a seat, as a user's `tmux detach-client` does. Its
+// keys would not do in a test of answers: one that tmux reads together with an answer of the terminal is a paste to it
+// and goes to the agent.
+func (s *stage) detached(seat string, e *emulator) {
 	s.t.Helper()
 	var place struct{ Socket string }
 	if err := json.Unmarshal([]byte(read(s.t, filepath.Join(s.SeatRoot, s.Inspect(seat).SeatID, "tmux.json"))), &place); err != nil {
 		s.t.Fatal(err)
 	}
-	out, err := exec.Command("tmux", "-S", place.Socket, "list-clients", "-F", "#{client_name}").Output()
-	if err != nil {
-		s.t.Fatalf("list clients of %s: %v", seat, err)
-	}
-	for _, c := range strings.Fields(string(out)) {
-		_ = exec.Command("tmux", "-S", place.Socket, "detach-client", "-t", c).Run() // one that went meanwhile is not there
-	}
+	tty := strings.TrimSpace(e.call("display-message", "-p", "#{pane_tty}"))
+	// The one before it may be listed still, and this one not yet.
+	await(s.t, harness.DefaultWait, "its terminal is detached", func() (bool, string) {
+		out, err := exec.Command("tmux", "-S", place.Socket, "detach-client", "-t", tty).CombinedOutput()
+		return err == nil, fmt.Sprintf("%v %s", err, out)
+	})
 }
 
 // drawn is what it shows: cells with their colours, and where the cursor is.
