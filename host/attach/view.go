@@ -42,12 +42,14 @@ type view struct {
 
 	// Output that waits for what comes with it. It is sent when nothing more is there, in a flood a moment later:
 	// a frame costs the mesh as much as some KiB in it.
-	bmu   sync.Mutex // held while output is sent, so that nothing overtakes
-	batch []byte
-	last  time.Time   // when output was last sent,
-	much  int         // and how much
-	late  *time.Timer // sends the batch of a flood; nil before the first
-	armed bool
+	bmu    sync.Mutex           // held while output is sent, so that nothing overtakes
+	out    func(p []byte) error // sends it: the session's
+	batch  []byte
+	passed []byte      // what the filter let through of a piece of output, to be used again
+	last   time.Time   // when output was last sent,
+	much   int         // and how much
+	late   *time.Timer // sends the batch of a flood; nil before the first
+	armed  bool
 }
 
 // openTerminal dials the seat, as the writer if the viewer may be that. A keyboard that its holder has already, by one
@@ -243,9 +245,17 @@ func (v *view) show(p []byte) error {
 	// A sequence that began there is still the filter's.
 	for len(p) > 0 && (foreign > 0 || !v.filter.Ground()) {
 		n := max(foreign, 1)
-		v.batch = v.filter.Filter(v.batch, p[:n])
+		v.passed = v.filter.Filter(v.passed[:0], p[:n])
 		p, foreign = p[n:], 0
+		if err := v.gather(v.passed); err != nil {
+			return err
+		}
 	}
+	return v.gather(p)
+}
+
+// gather adds to the batch and sends each one that is as large as a frame may be. The caller holds bmu.
+func (v *view) gather(p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), wire.MaxSessionData-len(v.batch))
 		v.batch, p = append(v.batch, p[:n]...), p[n:]
@@ -294,7 +304,7 @@ func (v *view) sendBatch() error {
 		return nil
 	}
 	v.much = len(v.batch)
-	err := v.session.send(v.batch)
+	err := v.out(v.batch)
 	v.batch, v.last = v.batch[:0], time.Now()
 	return err
 }
