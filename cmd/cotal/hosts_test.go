@@ -3,6 +3,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,6 +41,9 @@ func TestTwoHostsOfOneSpace(t *testing.T) {
 	if r := a.CLI("ps", "--all").OK(); !strings.Contains(r.Stdout, "host "+a.Endpoint().InstanceID+", 2 seats\n") || !strings.Contains(r.Stdout, "host "+b.Endpoint().InstanceID+", 2 seats\n") {
 		t.Errorf("%v", r)
 	}
+	watch := worldRig(t, a).run(append([]string{"ps", "--watch", "--json"}, server...)...)
+	watch.see(`"name":"mine"`)
+	watch.see(`"name":"yours"`)
 	var row wire.AgentRow
 	of("inspect", "yours", "--json").OK().JSON(&row)
 	if row.InstanceID != b.Endpoint().InstanceID {
@@ -63,6 +67,12 @@ func TestTwoHostsOfOneSpace(t *testing.T) {
 	r := of("ps", "--json").Want(5)
 	if got := names(r.Stdout); len(got) != 2 || !strings.Contains(r.Stderr, gone) || !strings.Contains(r.Stderr, "not complete") {
 		t.Errorf("%v: %v", got, r)
+	}
+	// Who watches is told that it is not heard; its seats are not gone.
+	watch.see("note: instance " + gone)
+	_ = watch.cmd.Process.Signal(os.Interrupt)
+	if code, shown := watch.wait(); code != 0 || strings.Contains(shown, `"status":"gone"`) {
+		t.Errorf("exit code %d: %q", code, tail(shown))
 	}
 	b.Start(harness.HostOptions{Args: server}) // for the end of the world, which stops its seats
 }
