@@ -98,6 +98,7 @@ on working. When the new process does not start, the old one stays and exit code
 		if err := extCall(cmd, a, wire.CmdPluginRestart, wire.PluginRestartArgs{Name: args[0], Kind: *kind}, &r); err != nil {
 			return err
 		}
+		a.out.Done("%s was restarted", r.Name)
 		if *asJSON {
 			return cli.PrintJSON(a.out, r)
 		}
@@ -129,6 +130,7 @@ started again. A plugin that seats need is not removed.`,
 		if err := extCall(cmd, a, wire.CmdPluginReload, nil, &r); err != nil {
 			return err
 		}
+		a.out.Done("the manifest was applied")
 		if *asJSON {
 			return cli.PrintJSON(a.out, r)
 		}

@@ -340,6 +340,7 @@ func typeInto(ctx context.Context, a *app, row wire.AgentRow, req wire.InputArgs
 		}
 		return err
 	}
+	a.out.Done("%s of input went to %s", cli.Count(reply.Bytes, "byte"), reply.Name)
 	if asJSON {
 		return cli.PrintJSON(a.out, reply)
 	}

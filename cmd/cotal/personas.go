@@ -300,6 +300,7 @@ whose persona it is.`,
 		if err != nil {
 			return cli.MayHaveRun(err, "cotal personas show "+def.Name)
 		}
+		a.out.Done("%s was written", reply.Path)
 		note := ""
 		if agent, err := agentOf(cmd.Context(), c, host, def.Name); err == nil {
 			var st wire.StatusReply

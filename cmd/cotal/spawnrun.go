@@ -131,6 +131,9 @@ func runSpawn(ctx context.Context, a *app, args wire.SpawnArgs, f spawnFlags) er
 	if !attaching && out.Became == becameRunning {
 		fol.since(ctx, acc, &out)
 	}
+	if out.err() == nil {
+		a.out.Done("%s was spawned (end it: cotal stop %s)", acc.Name, acc.Name)
+	}
 	show.settled(out.Became)
 	show.close()
 	if f.json {

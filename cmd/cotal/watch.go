@@ -65,8 +65,8 @@ type seatView struct {
 	screen       bool // a terminal: the list stays in one place
 	shown        string
 	silent       bool
-	hosts        []hostSeats // as they were shown
-	missing      string      // the hosts that were last said to be missing
+	hosts        []hostSeats       // as they were shown
+	missing      string            // the hosts that were last said to be missing
 	known        map[string][]byte // with json, by lifecycle uid: the row as it was printed
 	lastOfGoners map[string]wire.AgentRow
 }
