@@ -98,6 +98,7 @@ func runSpawn(ctx context.Context, a *app, args wire.SpawnArgs, f spawnFlags) er
 	if err := fol.c.Unkept; err != nil {
 		show.note(err.Error() + ": this spawn can be followed by this command alone")
 	}
+	fol.note = show.note
 	seen := map[string]bool{}
 	window := windowOf(acc, a.target.Timeout)
 	end, err := fol.await(ctx, time.Now().Add(window), acc.Fingerprint, func(phase string) {
@@ -115,7 +116,11 @@ func runSpawn(ctx context.Context, a *app, args wire.SpawnArgs, f spawnFlags) er
 		return cli.Fail(cli.Interrupted, "interrupted; the spawn of %s goes on. Follow it: cotal goal %s --follow   end it: cotal stop %s", acc.Name, acc.GoalID, acc.Name)
 	case errors.Is(err, errNotSettled):
 		show.close()
-		return cli.Fail(cli.Uncertain, "no result within %s; it may run. Look: cotal goal %s   cotal inspect %s   end it: cotal stop %s", window, acc.GoalID, acc.Name, acc.Name)
+		why := ""
+		if fol.silent != "" {
+			why = " (" + fol.silent + ")"
+		}
+		return cli.Fail(cli.Uncertain, "no result within %s%s; it may run. Look: cotal goal %s   cotal inspect %s   end it: cotal stop %s", window, why, acc.GoalID, acc.Name, acc.Name)
 	default:
 		show.close()
 		return cli.Fail(cli.Uncertain, "not known what became of %s: %w", acc.Name, err)

@@ -143,6 +143,7 @@ type Client struct {
 
 	mu   sync.Mutex
 	lost chan struct{} // closed when the server is lost; then replaced
+	away bool          // the server is lost now
 }
 
 // connectMax bounds the connect however much time there is for the answer. Without --timeout it is
@@ -222,13 +223,21 @@ func (t *Target) identify(space string) error {
 }
 
 func (c *Client) onState(connected bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.away = !connected
 	if connected {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	close(c.lost)
 	c.lost = make(chan struct{})
+}
+
+// Connected says whether the server is there, as far as is known.
+func (c *Client) Connected() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.away
 }
 
 // errLost is why a call ends early: its reply can no longer come.
