@@ -36,9 +36,11 @@ the file with the report on its latest death. Exit code 3 when no host answers.`
 		}
 		defer c.Close()
 		var s wire.StatusReply
-		if err := c.Read(cmd.Context(), wire.CmdStatus, nil, &s); err != nil {
+		host, err := c.ReadAny(cmd.Context(), wire.CmdStatus, nil, &s)
+		if err != nil {
 			return err
 		}
+		a.noteHost(cmd.Context(), c, host)
 		if *asJSON {
 			for _, p := range s.Plugins {
 				if err := cli.PrintJSON(a.out, p); err != nil {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -106,6 +107,18 @@ func TestANameIsNotTakenForUniqueWhileAHostIsSilent(t *testing.T) {
 	of("personas", "define", "q", "--agent", "command", "--prompt", "x", "--on", there).OK()
 	if r := a.CLI("personas", "show", "q"); r.Code != 4 {
 		t.Errorf("the other host has the persona: %v", r)
+	}
+
+	// Which of the hosts answered was not said where the answer does not tell.
+	for _, args := range [][]string{
+		{"status"}, {"personas", "list"}, {"ext", "list"}, {"models"}, {"spawn", "--agent", "command", "--name", "any", "--detach", "--", "sleep", "600"},
+	} {
+		if r := a.CLI(append(slices.Clone(server), args...)...).OK(); !strings.Contains(r.Stderr, "note: space main has 2 hosts, and this is of ") || !strings.Contains(r.Stderr, "; for another: --on ") {
+			t.Errorf("%v", r)
+		}
+	}
+	if r := a.CLI(append(slices.Clone(server), "status", "--on", there)...).OK(); strings.Contains(r.Stderr, "note: ") || !strings.Contains(r.Stdout, there) {
+		t.Errorf("%v", r)
 	}
 
 	other.Signal(syscall.SIGSTOP)

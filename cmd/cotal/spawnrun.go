@@ -99,6 +99,9 @@ func runSpawn(ctx context.Context, a *app, args wire.SpawnArgs, f spawnFlags) er
 		show.note(err.Error() + ": this spawn can be followed by this command alone")
 	}
 	fol.note = show.note
+	if note := fol.c.OneOf(ctx, acc.Executor.LifecycleUID); note != "" {
+		show.note(note)
+	}
 	seen := map[string]bool{}
 	window := windowOf(acc, a.target.Timeout)
 	end, err := fol.await(ctx, time.Now().Add(window), acc.Fingerprint, func(phase string) {

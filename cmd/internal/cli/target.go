@@ -247,6 +247,12 @@ var errLost = errors.New("the server was lost")
 // call ends as soon as the server is lost, with mesh.ErrNoReply; the client itself reconnects. Of one that is
 // interrupted the error is context.Canceled, and mesh.OutcomeOf says whether it may have been executed.
 func (c *Client) Manager(ctx context.Context, call mesh.Call, out any) error {
+	_, err := c.manager(ctx, call, out)
+	return err
+}
+
+// manager is Manager that says who answered.
+func (c *Client) manager(ctx context.Context, call mesh.Call, out any) (who mesh.Responder, err error) {
 	call.Endpoint = wire.EndpointManager
 	if call.Instance == "" {
 		call.Instance = c.Instance
@@ -268,24 +274,24 @@ func (c *Client) Manager(ctx context.Context, call mesh.Call, out any) error {
 		case <-done:
 		}
 	}()
-	_, err := c.Call(callCtx, call, out)
+	who, err = c.Call(callCtx, call, out)
 	switch {
 	case err == nil:
-		return nil
+		return who, nil
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
-		return err
+		return who, err
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return who, ctx.Err()
 	case context.Cause(callCtx) == errLost && mesh.OutcomeOf(err) == wire.OutcomeUnknown:
-		return fmt.Errorf("call %s of %s: %w: the server was lost, and whether it was executed is unknown", call.Command, call.Endpoint, mesh.ErrNoReply)
+		return who, fmt.Errorf("call %s of %s: %w: the server was lost, and whether it was executed is unknown", call.Command, call.Endpoint, mesh.ErrNoReply)
 	case context.Cause(callCtx) == errLost && mesh.OutcomeOf(err) == wire.OutcomeNotExecuted:
-		return fmt.Errorf("call %s of %s: %w: the server was lost before the request was sent", call.Command, call.Endpoint, mesh.ErrUnreachable)
+		return who, fmt.Errorf("call %s of %s: %w: the server was lost before the request was sent", call.Command, call.Endpoint, mesh.ErrUnreachable)
 	}
 	var refused *wire.Error
 	if errors.As(err, &refused) {
-		return refused // its own words are enough
+		return who, refused // its own words are enough
 	}
-	return err
+	return who, err
 }
 
 // readWait is how long the answer to a read is waited for.
@@ -294,6 +300,44 @@ const readWait = 5 * time.Second
 // Read calls a command that changes nothing: without an answer the host counts as unreachable.
 func (c *Client) Read(ctx context.Context, command string, args, out any) error {
 	return c.Ask(ctx, mesh.Call{Command: command, Args: args, Deadline: readWait}, out)
+}
+
+// ReadAny is Read that says which host answered: where none is named, one of several may.
+func (c *Client) ReadAny(ctx context.Context, command string, args, out any) (instance string, err error) {
+	return c.AskAny(ctx, mesh.Call{Command: command, Args: args, Deadline: readWait}, out)
+}
+
+// AskAny is Ask that says which host answered.
+func (c *Client) AskAny(ctx context.Context, call mesh.Call, out any) (instance string, err error) {
+	who, err := c.manager(ctx, call, out)
+	return who.InstanceID, c.Unanswered(err)
+}
+
+// OneOf is the note that a host is one of several, of which none was named: who asked for what did not know which it
+// would be. It is empty where one was named, there is no other, or nobody says so.
+func (c *Client) OneOf(ctx context.Context, instance string) string {
+	if c.Instance != "" {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, readWait)
+	defer cancel()
+	list, err := c.Instances(ctx, wire.EndpointManager)
+	if err != nil || len(list) < 2 {
+		return ""
+	}
+	return oneOf(c.Endpoint.Space, instance, list)
+}
+
+// oneOf names the host that answered first.
+func oneOf(space, instance string, list []wire.ExpectedReply) string {
+	var others []string
+	for _, e := range list {
+		if e.InstanceID != instance {
+			others = append(others, e.InstanceID)
+		}
+	}
+	slices.Sort(others)
+	return fmt.Sprintf("space %s has %d hosts, and this is of %s; for another: --on %s", space, len(list), instance, strings.Join(others, " or --on "))
 }
 
 // Ask is Read of a call that says more, such as how long its answer may take.
