@@ -176,6 +176,7 @@ func (t goalTerminal) reasonOf() string {
 		Message   string          `json:"message"`
 		Reason    string          `json:"reason"`
 		Diagnosis string          `json:"diagnosis"`
+		Cancelled string          `json:"cancelledBy"`
 	}
 	if json.Unmarshal(t.Data, &d) == nil {
 		var text string
@@ -191,6 +192,8 @@ func (t goalTerminal) reasonOf() string {
 			return d.Reason
 		case d.Diagnosis != "":
 			return d.Diagnosis
+		case d.Cancelled != "":
+			return "its seat was ended before it was ready (" + d.Cancelled + ")"
 		}
 	}
 	return "no reason was given"

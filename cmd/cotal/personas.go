@@ -303,8 +303,11 @@ whose persona it is.`,
 			return cli.MayHaveRun(err, "cotal personas show "+def.Name)
 		}
 		a.out.Done("%s was written", reply.Path)
-		note := ""
+		note, program := "", ""
 		if agent, err := agentOf(cmd.Context(), c, host, def.Name); err == nil {
+			if agent == commandAgent {
+				program = " -- <program> <arg>..." // its own instructions start nothing
+			}
 			var st wire.StatusReply
 			if c.Ask(cmd.Context(), mesh.Call{Command: wire.CmdStatus, Instance: host, Deadline: 5 * time.Second}, &st) == nil {
 				note = noAgent(reply.Name, agent, st.Connectors)
@@ -320,7 +323,7 @@ whose persona it is.`,
 			fmt.Fprintf(a.out, "wrote %s (%s)\n", cli.OneLine(reply.Name), cli.OneLine(reply.Path))
 			return nil
 		}
-		fmt.Fprintf(a.out, "wrote %s (%s); start it: cotal spawn %s\n", cli.OneLine(reply.Name), cli.OneLine(reply.Path), cli.OneLine(reply.Name))
+		fmt.Fprintf(a.out, "wrote %s (%s); start it: cotal spawn %s%s\n", cli.OneLine(reply.Name), cli.OneLine(reply.Path), cli.OneLine(reply.Name), program)
 		return nil
 	}
 	return cmd

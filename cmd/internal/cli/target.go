@@ -32,6 +32,8 @@ type Target struct {
 	// caller stays the same over reconnects: goals belong to who asked for them.
 	caller wire.Caller
 	unkept error
+	// chooses: any host of a space will do where none is named, as for every command of cotal.
+	chooses bool
 }
 
 // Flags declares the shared flags.
@@ -46,6 +48,7 @@ func (t *Target) Flags(cmd *cobra.Command) {
 
 // OnFlag declares the flag that chooses among the hosts of a space.
 func (t *Target) OnFlag(cmd *cobra.Command) {
+	t.chooses = true
 	cmd.PersistentFlags().StringVar(&t.On, "on", "", "instance id of the host that is meant, as cotal status prints it (default: the one found; with --server any of the space)")
 }
 
@@ -172,6 +175,9 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 		return nil, err
 	}
 	instance := e.InstanceID
+	if t.chooses && !serves(path, e.Space) {
+		instance = "" // any of that space: the host that was found is not in it
+	}
 	if t.On != "" {
 		if !wire.ValidUID(t.On) {
 			return nil, Fail(Usage, "--on %s: an instance id is 26 to 32 characters of [a-z0-9], never the beginning of one; cotal status prints that of a host", t.On)
@@ -197,6 +203,12 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// serves says whether the host that a file names is in a space. No file names none.
+func serves(path, space string) bool {
+	e, err := mesh.ReadEndpoint(path)
+	return path == "" || err != nil || e.Space == space
 }
 
 // tokenHint is the way out for whoever a server has refused.
@@ -401,7 +413,9 @@ func (c *Client) Everybody(ctx context.Context, call mesh.Call) (answers []mesh.
 			missing = append(missing, fmt.Sprintf("instance %s is there and has not answered within %s", e.InstanceID, call.Deadline))
 		}
 		return answers, missing, nil
-	case err != nil && len(answers) == 0 && (errors.Is(err, mesh.ErrNoReply) || errors.Is(err, mesh.ErrNoResponder)):
+	case err != nil && len(answers) == 0 && errors.Is(err, mesh.ErrNoResponder):
+		return nil, nil, Fail(Unreachable, "no host serves space %s at %s: %w", c.Endpoint.Space, c.Endpoint.URL, err)
+	case err != nil && len(answers) == 0 && errors.Is(err, mesh.ErrNoReply):
 		return nil, nil, Fail(Unreachable, "no host answers in space %s at %s: %w", c.Endpoint.Space, c.Endpoint.URL, err)
 	}
 	return answers, nil, err
