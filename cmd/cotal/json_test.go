@@ -84,7 +84,7 @@ func TestJSON_IsWhatTheDocumentationSays(t *testing.T) {
 func loseOutput(t *testing.T, w *harness.World) {
 	bin := harness.Bin(t)
 	for command, want := range map[string]string{
-		"cotal ps": "", "cotal ps --all": "", "cotal ps --json": "", "cotal inspect reviewer": "", "cotal status": "", "cotal roster": "", "cotal models": "",
+		"cotal ps": "", "cotal ps --all": "", "cotal ps --json": "", "cotal inspect reviewer": "", "cotal status": "", "cotal roster": "", "cotal roster --watch": "", "cotal ps --watch": "", "cotal models": "",
 		"cotal describe": "", "cotal personas list": "", "cotal personas show reviewer": "", "cotal ext list": "", "cotal version": "", "cotal ps --help": "",
 		"cotal-host status": "", "cotal logs bad": "", "cotal goal --help": "",
 		"cotal personas define lost --agent command --prompt x":       "lost.md was written, and only",

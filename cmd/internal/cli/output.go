@@ -32,6 +32,13 @@ func (o *Output) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// Err is why the output takes nothing, or nil: a command that goes on printing ends then.
+func (o *Output) Err() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
+
 // Done says what the command has done before its result is printed: who loses the result is told that much.
 func (o *Output) Done(format string, args ...any) {
 	o.mu.Lock()
