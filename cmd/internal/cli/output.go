@@ -51,15 +51,18 @@ func (o *Output) Done(format string, args ...any) {
 func (o *Output) lost(err error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.err == nil || errors.Is(err, errSaid) {
+	if o.err == nil {
 		return err
 	}
 	text := "the output is lost"
 	if o.done != "" {
 		text = o.done + ", and only the output is lost"
 	}
-	if err == nil || errors.Is(err, o.err) {
+	switch {
+	case err == nil, errors.Is(err, o.err):
 		return Fail(Refused, "%s: %w", text, o.err)
+	case errors.Is(err, errSaid): // in what is lost, perhaps
+		return Fail(CodeOf(err), "%s: %w", text, o.err)
 	}
 	return Fail(CodeOf(err), "%s; and %s: %w", Text(err), text, o.err)
 }
