@@ -81,6 +81,7 @@ type Host struct {
 
 	registration atomic.Pointer[bus.Registration] // nil: not registered
 	registering  *bus.Registration                // what is being tried, by boot and then by keepRegistered
+	keeping      sync.WaitGroup                   // of what keepRegistered began
 	fence        *control.Fence
 	classSpawn   atomic.Bool // spawn and launch are on the rail of the class
 
@@ -100,6 +101,9 @@ func New(cfg Config) (*Host, error) {
 	}
 	if !wire.ValidSpace(cfg.Space) {
 		return nil, fmt.Errorf("space %q: use 1 to 64 characters of [A-Za-z0-9_-]", cfg.Space)
+	}
+	if strings.Contains(cfg.Server, "@") {
+		return nil, errors.New("server: the address has a user, a password or a token before its @, which would stand in lists of processes and in the environment of every seat; leave it out and name a file with --token-file")
 	}
 	var err error
 	if cfg.Root == "" {

@@ -19,10 +19,11 @@ func TestNewRefusesBeforeItTouchesAnything(t *testing.T) {
 		"without --open":             {Config{Root: t.TempDir()}, "--open"},
 		"a space that is no token":   {Config{Open: true, Root: t.TempDir(), Space: "a.b"}, "space"},
 		"a root that does not exist": {Config{Open: true, Root: t.TempDir() + "/nowhere"}, "nowhere"},
+		"a secret in the address":    {Config{Open: true, Root: t.TempDir(), Server: "nats://a:4222,nats://me:pssst@b:4222"}, "--token-file"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := New(c.cfg); err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("got %v, want a text with %q", err, c.says)
+			if _, err := New(c.cfg); err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "pssst") {
+				t.Errorf("got %v, want a text with %q and without a secret", err, c.says)
 			}
 		})
 	}

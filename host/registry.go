@@ -86,7 +86,7 @@ func (h *Host) keepRegistered() {
 		<-h.stop.done
 		cancel()
 	}()
-	go func() {
+	h.keeping.Go(func() {
 		for h.registration.Load() == nil {
 			select {
 			case <-time.After(againEvery):
@@ -104,8 +104,8 @@ func (h *Host) keepRegistered() {
 			h.log.Warn("registered, but others are not told that this host is ready", "err", err)
 		}
 		r.Keep(ctx, keepEvery, h.serviceState, h.superseded)
-	}()
-	go func() {
+	})
+	h.keeping.Go(func() {
 		told := ""
 		for {
 			h.offer()
@@ -126,7 +126,7 @@ func (h *Host) keepRegistered() {
 				return
 			}
 		}
-	}()
+	})
 }
 
 // connectorStarting is the state of a connector that was not described yet and is on its way; the others are
@@ -210,8 +210,9 @@ func (h *Host) superseded(err error) {
 	_, _ = h.shutdown(false, nil) // sparing the seats; that it is stopping already is as good
 }
 
-// leaveRegistry tells others that this host has ended.
+// leaveRegistry tells others that this host has ended, behind everything else that is told of it.
 func (h *Host) leaveRegistry() {
+	h.keeping.Wait()
 	r := h.registration.Load()
 	if r == nil {
 		return

@@ -52,7 +52,7 @@ done, 75 uncertain, 130 interrupted.`,
 	}
 	root.Version = versionLine()
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetOut(os.Stdout)
+	root.SetOut(cli.NewOutput(os.Stdout))
 	root.SetErr(os.Stderr)
 	root.AddCommand(serveCmd(), stopCmd(), statusCmd(), versionCmd(), bundleCmd())
 	return root

@@ -78,6 +78,9 @@ so are all of them when the host dies or its answer is lost while it ends them.`
 	asJSON := cmd.Flags().Bool("json", false, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		res, err := s.run(cmd.Context())
+		if out, ok := cmd.OutOrStdout().(*cli.Output); ok && err == nil {
+			out.Done("the host was stopped")
+		}
 		if *asJSON {
 			if perr := cli.PrintJSON(cmd.OutOrStdout(), res); perr != nil {
 				return perr

@@ -261,7 +261,7 @@ func TestPersonas_AreDefinedListedAndShown(t *testing.T) {
 	w := harness.New(t)
 	h := w.Start(harness.HostOptions{})
 	r := worldRig(t, w)
-	if code, out, errw := r.pipe("You read.\nYou never push.\n", "personas", "define", "reader", "--agent", "command", "--role", "read", "--from", "-"); code != 0 || !strings.Contains(out, "start it: cotal spawn reader") {
+	if code, out, errw := r.pipe("You read.\nYou never push.\n", "personas", "define", "reader", "--agent", "command", "--role", "read", "--from", "-"); code != 0 || !strings.Contains(out, "start it: cotal spawn reader -- <program> <arg>...\n") {
 		t.Fatalf("exit code %d: %s%s", code, out, errw)
 	}
 	w.Write(".cotal/agents/broken.md", "---\nname: [\n---\n")

@@ -69,7 +69,7 @@ func TestSpawnRequest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got wire.SpawnArgs
-			root := newRoot(&app{out: &bytes.Buffer{}, errw: &bytes.Buffer{}})
+			root := newRoot(&app{out: cli.NewOutput(&bytes.Buffer{}), errw: &bytes.Buffer{}})
 			cmd, _, err := root.Find([]string{"spawn"})
 			if err != nil {
 				t.Fatal(err)
@@ -224,7 +224,7 @@ func TestReportStops(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errw bytes.Buffer
-			err := reportStops(&app{out: &out, errw: &errw}, c.results, false, false)
+			err := reportStops(&app{out: cli.NewOutput(&out), errw: &errw}, c.results, false, false)
 			if got := cli.CodeOf(err); got != c.want {
 				t.Errorf("exit code %d, want %d", got, c.want)
 			}
@@ -242,7 +242,7 @@ func TestReportStops(t *testing.T) {
 
 // Every command explains itself: text, an example, and machine output beside human output.
 func TestEveryCommandHasHelp(t *testing.T) {
-	root := newRoot(&app{out: &bytes.Buffer{}, errw: &bytes.Buffer{}})
+	root := newRoot(&app{out: cli.NewOutput(&bytes.Buffer{}), errw: &bytes.Buffer{}})
 	commands := root.Commands()
 	for _, cmd := range commands { // and those of a group
 		commands = append(commands, cmd.Commands()...)

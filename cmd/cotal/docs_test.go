@@ -165,7 +165,7 @@ their meaning. Times are epoch milliseconds in UTC, unless the name says otherwi
 	for _, c := range cli.Codes {
 		fmt.Fprintf(&b, "| %d | %s |\n", c.Code, c.Meaning)
 	}
-	root := newRoot(&app{out: &bytes.Buffer{}, errw: &bytes.Buffer{}})
+	root := newRoot(&app{out: cli.NewOutput(&bytes.Buffer{}), errw: &bytes.Buffer{}})
 	b.WriteString("\n## Flags of every command\n\n")
 	flags(&b, root.PersistentFlags())
 	notes := comments(t)
@@ -318,7 +318,7 @@ func TestCliPage(t *testing.T) {
 			t.Errorf("there is no command %s", path)
 		}
 	}
-	root := newRoot(&app{out: &bytes.Buffer{}, errw: &bytes.Buffer{}})
+	root := newRoot(&app{out: cli.NewOutput(&bytes.Buffer{}), errw: &bytes.Buffer{}})
 	var walk func(*cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		if cmd.Flags().Lookup("json") != nil && outputs[cmd.CommandPath()] == nil && !cmd.DisableFlagParsing { // verify's is a report

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/sdk/describe"
+	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
@@ -167,7 +168,7 @@ func TestExtInfo_NamesFilesThatOthersCanWrite(t *testing.T) {
 
 func TestFieldN7_TheTextOfACatalogueIsEscaped(t *testing.T) {
 	var out bytes.Buffer
-	a := &app{out: &out}
+	a := &app{out: cli.NewOutput(&out)}
 	var models []json.RawMessage
 	for _, id := range []string{"a/b/c", "x:y", "m m", "\x1b[31mred\x07", "a\nb"} {
 		raw, err := json.Marshal(modelRow{ID: id, Name: id})

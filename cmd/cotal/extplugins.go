@@ -36,9 +36,11 @@ the file with the report on its latest death. Exit code 3 when no host answers.`
 		}
 		defer c.Close()
 		var s wire.StatusReply
-		if err := c.Read(cmd.Context(), wire.CmdStatus, nil, &s); err != nil {
+		host, err := c.ReadAny(cmd.Context(), wire.CmdStatus, nil, &s)
+		if err != nil {
 			return err
 		}
+		a.noteHost(cmd.Context(), c, host)
 		if *asJSON {
 			for _, p := range s.Plugins {
 				if err := cli.PrintJSON(a.out, p); err != nil {
@@ -98,6 +100,7 @@ on working. When the new process does not start, the old one stays and exit code
 		if err := extCall(cmd, a, wire.CmdPluginRestart, wire.PluginRestartArgs{Name: args[0], Kind: *kind}, &r); err != nil {
 			return err
 		}
+		a.out.Done("%s was restarted", r.Name)
 		if *asJSON {
 			return cli.PrintJSON(a.out, r)
 		}
@@ -129,6 +132,7 @@ started again. A plugin that seats need is not removed.`,
 		if err := extCall(cmd, a, wire.CmdPluginReload, nil, &r); err != nil {
 			return err
 		}
+		a.out.Done("the manifest was applied")
 		if *asJSON {
 			return cli.PrintJSON(a.out, r)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -51,6 +52,8 @@ type follower struct {
 	id      string
 	events  chan wire.GoalProgress
 	unwatch func()
+	note    func(string) // told when nobody answers, and when somebody does again; nil: nobody is
+	silent  string       // why nobody answers; empty: somebody does
 }
 
 // follow begins to watch; the server has confirmed it when follow returns.
@@ -115,6 +118,9 @@ func (f *follower) await(ctx context.Context, limit time.Time, fingerprint strin
 			return goalTerminal{}, context.Cause(ctx)
 		}
 		a, err := f.ask(ctx, fingerprint)
+		if ctx.Err() == nil {
+			f.heard(err, limit)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return goalTerminal{}, context.Cause(ctx)
@@ -134,6 +140,32 @@ func (f *follower) await(ctx context.Context, limit time.Time, fingerprint strin
 	}
 }
 
+// heard notes once that nobody answers, and once that somebody does again.
+func (f *follower) heard(err error, limit time.Time) {
+	var refused *wire.Error
+	why := ""
+	switch {
+	case err == nil, errors.As(err, &refused), errors.Is(err, errOtherGoal): // an answer
+	case errors.Is(err, mesh.ErrNoResponder):
+		why = "no host serves space " + f.c.Endpoint.Space + " now"
+	case !f.c.Connected():
+		why = "the mesh is gone: nothing is connected to " + f.c.Endpoint.URL
+	default:
+		why = "the host does not answer"
+	}
+	was := f.silent
+	f.silent = why
+	switch {
+	case f.note == nil || (was == "") == (why == ""):
+	case why == "":
+		f.note("a host answers again")
+	case limit.IsZero():
+		f.note(why + "; waiting for a host that says what became of it")
+	default:
+		f.note(fmt.Sprintf("%s; waiting for a host that says what became of it, %s at most", why, cli.Age(time.Until(limit))))
+	}
+}
+
 // reasonOf is why a goal ended as it did. Some managers put it into the data.
 func (t goalTerminal) reasonOf() string {
 	if t.Error != nil && t.Error.Message != "" {
@@ -144,6 +176,7 @@ func (t goalTerminal) reasonOf() string {
 		Message   string          `json:"message"`
 		Reason    string          `json:"reason"`
 		Diagnosis string          `json:"diagnosis"`
+		Cancelled string          `json:"cancelledBy"`
 	}
 	if json.Unmarshal(t.Data, &d) == nil {
 		var text string
@@ -159,6 +192,8 @@ func (t goalTerminal) reasonOf() string {
 			return d.Reason
 		case d.Diagnosis != "":
 			return d.Diagnosis
+		case d.Cancelled != "":
+			return "its seat was ended before it was ready (" + d.Cancelled + ")"
 		}
 	}
 	return "no reason was given"

@@ -174,22 +174,43 @@ func TestOn_NamesOneHostOfTheSpace(t *testing.T) {
 	}
 }
 
-// The host is killed while a spawn waits. The next one finds the seat, which then joins, and who waits hears of it.
+// The host is killed while a spawn waits. The next one finds the seat, which then joins, and who waits hears of it. It
+// was silent meanwhile: who waits is told that nobody answers, and what is waited for.
 func TestSpawn_TheWaitOutlivesTheHost(t *testing.T) {
 	t.Parallel()
+	for name, c := range map[string]struct {
+		broker bool
+		gone   string
+	}{
+		"with the server in it":      {false, "note: the mesh is gone: nothing is connected to nats://"},
+		"beside a server that stays": {true, "note: no host serves space main now; waiting for a host that says what became of it, "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			outliveHost(t, c.broker, c.gone)
+		})
+	}
+}
+
+func outliveHost(t *testing.T, broker bool, gone string) {
 	w := harness.New(t)
 	w.UsePresence(0)
+	if broker {
+		w.StartBroker()
+	}
 	h := w.Start(harness.HostOptions{})
 	r := worldRig(t, w)
 	release := w.Path("release")
 	s := r.run(presenceSpawn(w, "late", `[{"waitFile": "`+release+`"}, {"join": {}}, {"hang": true}]`, "--detach")...)
 	s.see("launched")
 	h.Kill()
+	s.see(gone)
 	w.Start(harness.HostOptions{})
+	s.see("note: a host answers again")
 	if err := os.WriteFile(release, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, shown := s.wait(); code != 0 || !strings.Contains(shown, ", joined; attach: cotal attach late") {
+	if code, shown := s.wait(); code != 0 || !strings.Contains(shown, ", joined; attach: cotal attach late") || strings.Count(shown, "note: ") != 2 {
 		t.Errorf("exit code %d: %q", code, tail(shown))
 	}
 }

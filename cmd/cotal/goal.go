@@ -102,6 +102,7 @@ func (r *goalReport) wait(cmd *cobra.Command, a *app, f *follower, asJSON bool) 
 	if a.target.Timeout > 0 {
 		limit = begun.Add(a.target.Timeout)
 	}
+	f.note = func(text string) { fmt.Fprintf(a.errw, "note: %s\n", cli.OneLine(text)) }
 	end, err := f.await(cmd.Context(), limit, "", func(phase string) {
 		if phase == wire.PhaseTerminal || phase == r.Phase {
 			return

@@ -3,6 +3,8 @@
 package main
 
 import (
+	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,6 +42,9 @@ func TestTwoHostsOfOneSpace(t *testing.T) {
 	if r := a.CLI("ps", "--all").OK(); !strings.Contains(r.Stdout, "host "+a.Endpoint().InstanceID+", 2 seats\n") || !strings.Contains(r.Stdout, "host "+b.Endpoint().InstanceID+", 2 seats\n") {
 		t.Errorf("%v", r)
 	}
+	watch := worldRig(t, a).run(append([]string{"ps", "--watch", "--json"}, server...)...)
+	watch.see(`"name":"mine"`)
+	watch.see(`"name":"yours"`)
 	var row wire.AgentRow
 	of("inspect", "yours", "--json").OK().JSON(&row)
 	if row.InstanceID != b.Endpoint().InstanceID {
@@ -63,6 +68,12 @@ func TestTwoHostsOfOneSpace(t *testing.T) {
 	r := of("ps", "--json").Want(5)
 	if got := names(r.Stdout); len(got) != 2 || !strings.Contains(r.Stderr, gone) || !strings.Contains(r.Stderr, "not complete") {
 		t.Errorf("%v: %v", got, r)
+	}
+	// Who watches is told that it is not heard; its seats are not gone.
+	watch.see("note: instance " + gone)
+	_ = watch.cmd.Process.Signal(os.Interrupt)
+	if code, shown := watch.wait(); code != 0 || strings.Contains(shown, `"status":"gone"`) {
+		t.Errorf("exit code %d: %q", code, tail(shown))
 	}
 	b.Start(harness.HostOptions{Args: server}) // for the end of the world, which stops its seats
 }
@@ -96,6 +107,18 @@ func TestANameIsNotTakenForUniqueWhileAHostIsSilent(t *testing.T) {
 	of("personas", "define", "q", "--agent", "command", "--prompt", "x", "--on", there).OK()
 	if r := a.CLI("personas", "show", "q"); r.Code != 4 {
 		t.Errorf("the other host has the persona: %v", r)
+	}
+
+	// Which of the hosts answered was not said where the answer does not tell.
+	for _, args := range [][]string{
+		{"status"}, {"personas", "list"}, {"ext", "list"}, {"models"}, {"spawn", "--agent", "command", "--name", "any", "--detach", "--", "sleep", "600"},
+	} {
+		if r := a.CLI(append(slices.Clone(server), args...)...).OK(); !strings.Contains(r.Stderr, "note: space main has 2 hosts, and this is of ") || !strings.Contains(r.Stderr, "; for another: --on ") {
+			t.Errorf("%v", r)
+		}
+	}
+	if r := a.CLI(append(slices.Clone(server), "status", "--on", there)...).OK(); strings.Contains(r.Stderr, "note: ") || !strings.Contains(r.Stdout, there) {
+		t.Errorf("%v", r)
 	}
 
 	other.Signal(syscall.SIGSTOP)

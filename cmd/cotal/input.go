@@ -84,7 +84,7 @@ While a person types at the seat's terminal nothing else is typed: that is waite
 		// One life is meant from here on, whatever its alias names later.
 		row, err := inspect(cmd.Context(), a, args[0])
 		if err != nil {
-			return err
+			return untyped(cmd.Context(), err)
 		}
 		if row.Exit != nil {
 			return cli.Fail(cli.NotFound, "%s has ended, %s; nothing was typed. What it printed: cotal logs %s", row.Name, cli.HowEnded(row.Exit), row.Name)
@@ -229,7 +229,7 @@ func awaitText(ctx context.Context, a *app, row wire.AgentRow, opt inputOptions)
 	}
 	p, err := locateTerminal(ctx, a, row.LifecycleUID, false)
 	if err != nil {
-		return err
+		return untyped(ctx, err)
 	}
 	wctx, cancel := context.WithTimeout(ctx, opt.wait)
 	defer cancel()
@@ -239,14 +239,24 @@ func awaitText(ctx context.Context, a *app, row wire.AgentRow, opt inputOptions)
 		err = awaitOutput(wctx, p.local, want)
 	}
 	switch {
-	case err == nil || ctx.Err() != nil:
-		return err
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return untyped(ctx, err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return cli.Fail(cli.Refused, "%s did not print %q within %s; nothing was typed", ref, opt.waitText, opt.wait)
 	case errors.Is(err, errNotSeen):
 		return cli.Fail(cli.Refused, "%s has ended and did not print %q; nothing was typed", ref, opt.waitText)
 	}
 	return fmt.Errorf("wait for text of %s: %w; nothing was typed", ref, err)
+}
+
+// untyped is the error of an input that has not begun: who interrupts it is told so.
+func untyped(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return cli.Fail(cli.Interrupted, "interrupted; nothing was typed")
+	}
+	return err
 }
 
 var errNotSeen = errors.New("the seat has ended")
@@ -340,6 +350,7 @@ func typeInto(ctx context.Context, a *app, row wire.AgentRow, req wire.InputArgs
 		}
 		return err
 	}
+	a.out.Done("%s of input went to %s", cli.Count(reply.Bytes, "byte"), reply.Name)
 	if asJSON {
 		return cli.PrintJSON(a.out, reply)
 	}

@@ -15,7 +15,7 @@ import (
 
 // appOf is a command line that means the host of a world.
 func appOf(w *harness.World) *app {
-	return &app{target: cli.Target{Name: "cotal", Root: w.Root}, out: io.Discard, errw: io.Discard}
+	return &app{target: cli.Target{Name: "cotal", Root: w.Root}, out: cli.NewOutput(io.Discard), errw: io.Discard}
 }
 
 // What waits for one life of a seat types into that life or not at all, though another one has its alias by then.

@@ -3,12 +3,14 @@
 package main
 
 import (
+	"context"
 	"encoding/base64"
 	"os"
 	"reflect"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
@@ -77,6 +79,13 @@ func TestFieldD13_ADialogIsConfirmedOnceItIsShown(t *testing.T) {
 	r := w.CLI("input", "asks", "--wait-text", "Do you trust this folder?", "--wait", "100ms", "--keys", "down,enter").Want(1)
 	if !strings.Contains(r.Stderr, "nothing was typed") {
 		t.Errorf("%v", r)
+	}
+	// Who ended the wait was told that it was interrupted, and not whether anything was typed.
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(200*time.Millisecond, cancel) // however far it is by then
+	err := awaitText(ctx, appOf(w), w.Inspect("asks"), inputOptions{waitText: "never", wait: time.Minute})
+	if cli.CodeOf(err) != cli.Interrupted || !strings.Contains(err.Error(), "nothing was typed") {
+		t.Errorf("interrupted, it says %v", err)
 	}
 	if err := os.WriteFile(gate, nil, 0o600); err != nil {
 		t.Fatal(err)

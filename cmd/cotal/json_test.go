@@ -67,6 +67,7 @@ func TestJSON_IsWhatTheDocumentationSays(t *testing.T) {
 	run(0, "describe", "spawn")
 	run(0, "invoke", "manager", "status")
 	run(0, "invoke", "manager", "ps", "--all")
+	t.Run("a text that cannot be written was lost with exit code 0", func(t *testing.T) { loseOutput(t, w) })
 	run(0, "stop", "reviewer")
 	run(0, "stop", "bad")
 	run(0, "purge", "--yes", "--include-dms")
@@ -95,5 +96,29 @@ func TestJSON_IsWhatTheDocumentationSays(t *testing.T) {
 		if !tried[path] {
 			t.Errorf("%s was not tried", path)
 		}
+	}
+}
+
+// loseOutput runs commands whose output takes nothing: each says so, and what it did.
+func loseOutput(t *testing.T, w *harness.World) {
+	bin := harness.Bin(t)
+	for command, want := range map[string]string{
+		"cotal ps": "", "cotal ps --all": "", "cotal ps --json": "", "cotal inspect reviewer": "", "cotal status": "", "cotal roster": "", "cotal roster --watch": "", "cotal ps --watch": "", "cotal models": "",
+		"cotal describe": "", "cotal personas list": "", "cotal personas show reviewer": "", "cotal ext list": "", "cotal version": "", "cotal ps --help": "",
+		"cotal-host status": "", "cotal logs bad": "", "cotal goal --help": "",
+		"cotal personas define lost --agent command --prompt x":       "lost.md was written, and only",
+		"cotal spawn --agent command --name lost -- sleep 600":        "lost was spawned (end it: cotal stop lost), and only",
+		"cotal spawn --json --agent command --name lost2 -- sleep 60": "lost2 was spawned (end it: cotal stop lost2), and only",
+		"cotal input reviewer --text x":                               "2 bytes of input went to reviewer, and only",
+		"cotal send team hello":                                       "the message was sent, and only",
+	} {
+		r := w.Run(t.Context(), "sh", "-c", "exec "+filepath.Join(bin, command)+" >/dev/full").Want(1)
+		if !strings.Contains(r.Stderr, want+" the output is lost: ") || !strings.Contains(r.Stderr, "write /dev/stdout: no space left on device") {
+			t.Errorf("%v", r)
+		}
+	}
+	r := w.Run(t.Context(), "sh", "-c", "exec "+filepath.Join(bin, "cotal stop lost lost2 --now")+" >/dev/full").Want(1)
+	if !strings.Contains(r.Stderr, "lost, lost2 ended, and only the output is lost: ") {
+		t.Errorf("%v", r)
 	}
 }

@@ -47,7 +47,7 @@ Of a runtime that keeps no output (tmux) it is the screen as it is now.
 	cmd.MarkFlagsMutuallyExclusive("raw", "json")
 	cmd.ValidArgsFunction = a.seatNames(false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
-		out := a.out
+		var out io.Writer = a.out
 		if *asJSON {
 			lines := &lineEncoder{w: out}
 			defer func() {

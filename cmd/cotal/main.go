@@ -20,10 +20,11 @@ var version, commit = "dev", ""
 
 // app is what every command works with.
 type app struct {
-	target    cli.Target
-	in        *os.File
-	out, errw io.Writer
-	outFile   *os.File // the terminal that an attach takes
+	target  cli.Target
+	in      *os.File
+	out     *cli.Output
+	errw    io.Writer
+	outFile *os.File // the terminal that an attach takes
 }
 
 func main() {
@@ -31,7 +32,7 @@ func main() {
 	debug.SetGCPercent(400)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	errw := newLastWords(os.Stderr)
-	a := &app{in: os.Stdin, out: os.Stdout, errw: errw, outFile: os.Stdout}
+	a := &app{in: os.Stdin, out: cli.NewOutput(os.Stdout), errw: errw, outFile: os.Stdout}
 	code := cli.Main(ctx, newRoot(a), os.Args[1:], errw)
 	stop()
 	os.Exit(code)

@@ -51,9 +51,11 @@ error of the command. That a connector has no list at all is no error.`,
 		}
 		defer c.Close()
 		var reply wire.ModelsReply
-		if err := c.Ask(cmd.Context(), mesh.Call{Command: wire.CmdModels, Args: args, Deadline: modelsWait}, &reply); err != nil {
+		host, err := c.AskAny(cmd.Context(), mesh.Call{Command: wire.CmdModels, Args: args, Deadline: modelsWait}, &reply)
+		if err != nil {
 			return err
 		}
+		a.noteHost(cmd.Context(), c, host)
 		for i, cat := range reply.Catalogs {
 			if *asJSON {
 				if cat.Models == nil {

@@ -156,14 +156,16 @@ func personaOf(ref string, p persona.Persona) personaRow {
 func listPersonas(ctx context.Context, a *app) (rows []personaRow, err error) {
 	err = a.askPersonas(ctx, func(c *cli.Client) error {
 		var reply wire.ListPersonasReply
-		if err := c.Read(ctx, wire.CmdListPersonas, nil, &reply); err != nil {
+		host, err := c.ReadAny(ctx, wire.CmdListPersonas, nil, &reply)
+		if err != nil {
 			return err
 		}
+		a.noteHost(ctx, c, host)
 		rows = make([]personaRow, len(reply.Personas))
 		for i, p := range reply.Personas {
 			rows[i].PersonaRow = p
 		}
-		agentsOf(ctx, c, rows)
+		agentsOf(ctx, c, host, rows)
 		return nil
 	}, func(root string) error {
 		list, err := persona.List(root)
@@ -179,12 +181,8 @@ func listPersonas(ctx context.Context, a *app) (rows []personaRow, err error) {
 	return rows, err
 }
 
-// agentsOf asks for the connectors of personas. What is not told stays unknown.
-func agentsOf(ctx context.Context, c *cli.Client, rows []personaRow) {
-	host, err := c.Only(ctx) // which of several hosts has named them is not told
-	if err != nil {
-		return
-	}
+// agentsOf asks the host that has named them for the connectors of personas. What is not told stays unknown.
+func agentsOf(ctx context.Context, c *cli.Client, host string, rows []personaRow) {
 	slots := make(chan struct{}, agentsAtOnce)
 	var wg sync.WaitGroup
 	for i := range rows {
@@ -218,14 +216,18 @@ func showPersona(ctx context.Context, a *app, name string) (row personaRow, err 
 			wire.PersonaRow
 			wire.ListPersonasReply
 		}
-		if err := c.Read(ctx, wire.CmdShowPersona, wire.NameArgs{Name: name}, &reply); err != nil {
+		host, err := c.ReadAny(ctx, wire.CmdShowPersona, wire.NameArgs{Name: name}, &reply)
+		if host != "" { // a refusal is of one host, too
+			a.noteHost(ctx, c, host)
+		}
+		if err != nil {
 			return err
 		}
 		if row.PersonaRow = reply.PersonaRow; len(reply.Personas) == 1 {
 			row.PersonaRow = reply.Personas[0]
 		}
 		one := []personaRow{row}
-		agentsOf(ctx, c, one)
+		agentsOf(ctx, c, host, one)
 		row = one[0]
 		return nil
 	}, func(root string) error {
@@ -300,8 +302,12 @@ whose persona it is.`,
 		if err != nil {
 			return cli.MayHaveRun(err, "cotal personas show "+def.Name)
 		}
-		note := ""
+		a.out.Done("%s was written", reply.Path)
+		note, program := "", ""
 		if agent, err := agentOf(cmd.Context(), c, host, def.Name); err == nil {
+			if agent == commandAgent {
+				program = " -- <program> <arg>..." // its own instructions start nothing
+			}
 			var st wire.StatusReply
 			if c.Ask(cmd.Context(), mesh.Call{Command: wire.CmdStatus, Instance: host, Deadline: 5 * time.Second}, &st) == nil {
 				note = noAgent(reply.Name, agent, st.Connectors)
@@ -317,7 +323,7 @@ whose persona it is.`,
 			fmt.Fprintf(a.out, "wrote %s (%s)\n", cli.OneLine(reply.Name), cli.OneLine(reply.Path))
 			return nil
 		}
-		fmt.Fprintf(a.out, "wrote %s (%s); start it: cotal spawn %s\n", cli.OneLine(reply.Name), cli.OneLine(reply.Path), cli.OneLine(reply.Name))
+		fmt.Fprintf(a.out, "wrote %s (%s); start it: cotal spawn %s%s\n", cli.OneLine(reply.Name), cli.OneLine(reply.Path), cli.OneLine(reply.Name), program)
 		return nil
 	}
 	return cmd

@@ -94,14 +94,19 @@ func (a *app) listSeats(rows []wire.AgentRow, wide, asJSON bool) error {
 	return nil
 }
 
-// psAll lists the seats of every host of the space, each under its id. A host that is not heard is not taken for
-// gone, nor its seats.
-func psAll(ctx context.Context, a *app, c *cli.Client, wide, asJSON bool) error {
+// hostSeats are the seats of one host of a space.
+type hostSeats struct {
+	Instance string
+	Rows     []wire.AgentRow
+}
+
+// everySeat asks every host of the space for its seats. missing has a line about each host whose seats are not
+// known, which names it.
+func everySeat(ctx context.Context, c *cli.Client) (hosts []hostSeats, missing []string, err error) {
 	answers, missing, err := c.Everybody(ctx, mesh.Call{Command: wire.CmdPs})
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	left := len(missing)
 	for _, ans := range answers {
 		var rows []wire.AgentRow
 		var err error
@@ -111,27 +116,50 @@ func psAll(ctx context.Context, a *app, c *cli.Client, wide, asJSON bool) error 
 			err = json.Unmarshal(ans.Data, &rows)
 		}
 		if err != nil {
-			left++
-			fmt.Fprintf(a.errw, "cotal: instance %s does not list its seats: %s\n", ans.InstanceID, cli.OneLine(cli.Text(err)))
+			missing = append(missing, fmt.Sprintf("instance %s does not list its seats: %s", ans.InstanceID, cli.Text(err)))
 			continue
 		}
-		if !asJSON && len(answers)+len(missing) > 1 {
-			fmt.Fprintf(a.out, "host %s, %s\n", ans.InstanceID, cli.Count(len(rows), "seat"))
-			if len(rows) == 0 {
-				continue
-			}
+		hosts = append(hosts, hostSeats{Instance: ans.InstanceID, Rows: rows})
+	}
+	return hosts, missing, nil
+}
+
+// psAll lists the seats of every host of the space, each under its id. A host that is not heard is not taken for
+// gone, nor its seats.
+func psAll(ctx context.Context, a *app, c *cli.Client, wide, asJSON bool) error {
+	hosts, missing, err := everySeat(ctx, c)
+	if err != nil {
+		return err
+	}
+	several := len(hosts)+len(missing) > 1
+	for _, h := range hosts {
+		if asJSON {
+			err = a.listSeats(h.Rows, wide, true)
+		} else {
+			printHost(a.out, h, several, wide, a.colour())
 		}
-		if err := a.listSeats(rows, wide, asJSON); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	for _, m := range missing {
-		fmt.Fprintf(a.errw, "cotal: %s\n", m)
+		fmt.Fprintf(a.errw, "cotal: %s\n", cli.OneLine(m))
 	}
-	if left > 0 {
-		return cli.Fail(cli.Partial, "%d of %s did not list its seats: the list is not complete", left, cli.Count(len(answers)+len(missing), "host"))
+	if len(missing) > 0 {
+		return cli.Fail(cli.Partial, "%d of %s did not list its seats: the list is not complete", len(missing), cli.Count(len(hosts)+len(missing), "host"))
 	}
 	return nil
+}
+
+// printHost prints the seats of one host, of several under its id.
+func printHost(w io.Writer, h hostSeats, several, wide, colour bool) {
+	if several {
+		fmt.Fprintf(w, "host %s, %s\n", h.Instance, cli.Count(len(h.Rows), "seat"))
+		if len(h.Rows) == 0 {
+			return
+		}
+	}
+	printRows(w, h.Rows, wide, colour)
 }
 
 // colour says whether standard output is a terminal that wants colours.

@@ -52,6 +52,7 @@ asked. It cannot be undone.`,
 		if err := c.Manager(cmd.Context(), mesh.Call{Command: wire.CmdPurge, Args: args, Deadline: purgeWait}, &reply); err != nil {
 			return cli.MayHaveRun(err, "cotal history <channel>")
 		}
+		a.out.Done("the messages were deleted")
 		if *asJSON {
 			return cli.PrintJSON(a.out, reply)
 		}

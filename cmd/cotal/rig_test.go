@@ -34,7 +34,7 @@ const asCotal = "COTAL_TEST_AS_COTAL"
 const asClient = "COTAL_TEST_AS_CLIENT"
 
 func clientMain(ref string, argv []string) int {
-	a := &app{in: os.Stdin, out: os.Stdout, errw: os.Stderr, outFile: os.Stdout}
+	a := &app{in: os.Stdin, out: cli.NewOutput(os.Stdout), errw: os.Stderr, outFile: os.Stdout}
 	cmd := &cobra.Command{Use: "attach", RunE: func(cmd *cobra.Command, _ []string) error {
 		row, err := inspect(cmd.Context(), a, ref)
 		if err != nil {

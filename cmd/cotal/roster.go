@@ -112,6 +112,9 @@ func (a *app) printRoster(v mesh.View, wide, asJSON bool) error {
 		}
 	} else {
 		printPresence(a, v.Rows, wide)
+		if err := a.out.Err(); err != nil {
+			return fmt.Errorf("write roster: %w", err)
+		}
 	}
 	if v.State != mesh.ViewCurrent {
 		fmt.Fprintf(a.errw, "note: the view is %s: who is missing or offline in it may be there\n", v.State)

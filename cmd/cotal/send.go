@@ -82,6 +82,7 @@ that somebody has read it is not known.`,
 		if err != nil {
 			return err
 		}
+		a.out.Done("the message was sent")
 		if note != "" {
 			fmt.Fprintf(a.errw, "note: %s\n", cli.OneLine(note))
 		}

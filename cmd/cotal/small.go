@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"runtime"
@@ -56,9 +57,11 @@ func statusCmd(a *app) *cobra.Command {
 		}
 		defer c.Close()
 		var s wire.StatusReply
-		if err := c.Read(cmd.Context(), wire.CmdStatus, nil, &s); err != nil {
+		host, err := c.ReadAny(cmd.Context(), wire.CmdStatus, nil, &s)
+		if err != nil {
 			return err
 		}
+		a.noteHost(cmd.Context(), c, host)
 		if *asJSON {
 			return cli.PrintJSON(a.out, s)
 		}
@@ -66,6 +69,13 @@ func statusCmd(a *app) *cobra.Command {
 		return nil
 	}
 	return cmd
+}
+
+// noteHost says which of several hosts answered.
+func (a *app) noteHost(ctx context.Context, c *cli.Client, host string) {
+	if note := c.OneOf(ctx, host); note != "" {
+		fmt.Fprintf(a.errw, "note: %s\n", cli.OneLine(note))
+	}
 }
 
 const seatArg = "<seat>"

@@ -28,6 +28,9 @@ type spawnFlags struct {
 	given                                               func(flag string) bool
 }
 
+// commandAgent is the connector that runs a program which is named.
+const commandAgent = "command"
+
 // defaultAgentEnv names the connector that this caller prefers where nobody names one.
 const defaultAgentEnv = "COTAL_DEFAULT_AGENT"
 
@@ -128,7 +131,7 @@ func (f *spawnFlags) request(persona, argv []string) (wire.SpawnArgs, error) {
 		return args, cli.Fail(cli.Usage, "to run a program say: cotal spawn --agent command --name <name> -- %s", strings.Join(argv, " "))
 	case f.agent == "" || f.name == "":
 		return args, cli.Fail(cli.Usage, "name a persona, or give --agent and --name; for example: cotal spawn --agent command --name top -- top")
-	case f.agent == "command" && len(argv) == 0:
+	case f.agent == commandAgent && len(argv) == 0:
 		return args, cli.Fail(cli.Usage, "put the program after --, as in: cotal spawn --agent command --name top -- top")
 	default:
 		args.Name = f.name

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -97,6 +98,10 @@ func runSpawn(ctx context.Context, a *app, args wire.SpawnArgs, f spawnFlags) er
 	if err := fol.c.Unkept; err != nil {
 		show.note(err.Error() + ": this spawn can be followed by this command alone")
 	}
+	fol.note = show.note
+	if note := fol.c.OneOf(ctx, acc.Executor.LifecycleUID); note != "" {
+		show.note(note)
+	}
 	seen := map[string]bool{}
 	window := windowOf(acc, a.target.Timeout)
 	end, err := fol.await(ctx, time.Now().Add(window), acc.Fingerprint, func(phase string) {
@@ -114,7 +119,11 @@ func runSpawn(ctx context.Context, a *app, args wire.SpawnArgs, f spawnFlags) er
 		return cli.Fail(cli.Interrupted, "interrupted; the spawn of %s goes on. Follow it: cotal goal %s --follow   end it: cotal stop %s", acc.Name, acc.GoalID, acc.Name)
 	case errors.Is(err, errNotSettled):
 		show.close()
-		return cli.Fail(cli.Uncertain, "no result within %s; it may run. Look: cotal goal %s   cotal inspect %s   end it: cotal stop %s", window, acc.GoalID, acc.Name, acc.Name)
+		why := ""
+		if fol.silent != "" {
+			why = " (" + fol.silent + ")"
+		}
+		return cli.Fail(cli.Uncertain, "no result within %s%s; it may run. Look: cotal goal %s   cotal inspect %s   end it: cotal stop %s", window, why, acc.GoalID, acc.Name, acc.Name)
 	default:
 		show.close()
 		return cli.Fail(cli.Uncertain, "not known what became of %s: %w", acc.Name, err)
@@ -127,8 +136,11 @@ func runSpawn(ctx context.Context, a *app, args wire.SpawnArgs, f spawnFlags) er
 	if out.Became == becameExited || out.Became == becameFailed {
 		fol.lastOutput(ctx, acc, &out)
 	}
-	if !attaching && out.Became == becameRunning && out.Result != nil && out.Result.PID == 0 {
-		fol.howEnded(ctx, acc, &out)
+	if !attaching && out.Became == becameRunning {
+		fol.since(ctx, acc, &out)
+	}
+	if out.err() == nil {
+		a.out.Done("%s was spawned (end it: cotal stop %s)", acc.Name, acc.Name)
 	}
 	show.settled(out.Became)
 	show.close()
@@ -255,13 +267,18 @@ func (f *follower) lastOutput(ctx context.Context, acc wire.Acceptance, out *spa
 	}
 }
 
-// howEnded notes the end of a seat that was ready and may have ended since.
-func (f *follower) howEnded(ctx context.Context, acc wire.Acceptance, out *spawned) {
+// since notes what its row tells of a seat that was ready: that it is on the mesh, though the event that said so
+// was lost or came later than the result, and that it has ended already.
+func (f *follower) since(ctx context.Context, acc wire.Acceptance, out *spawned) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	var row wire.AgentRow
-	if f.inspect(ctx, acc, &row) == nil && row.LifecycleUID == out.UID {
-		out.Exit = row.Exit
+	if f.inspect(ctx, acc, &row) != nil || row.LifecycleUID != out.UID {
+		return
+	}
+	out.Exit = row.Exit
+	if slices.Contains([]string{wire.StatusIdle, wire.StatusWorking, wire.StatusWaiting}, row.Mesh) {
+		out.Became = becameJoined
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -155,6 +156,15 @@ func graceOf(c *cli.Client, row wire.AgentRow) time.Duration {
 
 // reportStops prints every result and returns the error that gives the exit code.
 func reportStops(a *app, results []stopped, asJSON, verbose bool) error {
+	var ended []string
+	for _, r := range results {
+		if r.err == nil {
+			ended = append(ended, r.Name)
+		}
+	}
+	if len(ended) > 0 {
+		a.out.Done("%s ended", strings.Join(ended, ", "))
+	}
 	failed, open := 0, 0
 	interrupted := false
 	for _, r := range results {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,8 +19,9 @@ const watchEvery = time.Second
 // statusGone is the state, in watched JSON lines, of a seat that the host lists no more.
 const statusGone = "gone"
 
-// watchSeats shows the list of seats again and again until it is interrupted, which is no error. A host that
-// does not answer is said to be silent, and asked again: a restart ends no watch.
+// watchSeats shows the list of seats again and again until it is interrupted, which is no error: the seats of the
+// host that is asked, and where none is, those of every host of the space. A host that does not answer is said to be
+// silent, and asked again, and its seats stay as they were: a restart ends no watch.
 func watchSeats(ctx context.Context, a *app, c *cli.Client, wide, asJSON bool) error {
 	v := &seatView{app: a, wide: wide, json: asJSON, screen: !asJSON && a.terminal(), known: map[string][]byte{}}
 	if v.screen {
@@ -29,15 +31,23 @@ func watchSeats(ctx context.Context, a *app, c *cli.Client, wide, asJSON bool) e
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for first := true; ; first = false {
-		var rows []wire.AgentRow
-		err := c.Read(ctx, wire.CmdPs, nil, &rows)
+		var hosts []hostSeats
+		var missing []string
+		var err error
+		if c.Instance == "" {
+			hosts, missing, err = everySeat(ctx, c)
+		} else {
+			one := hostSeats{Instance: c.Instance}
+			err = c.Read(ctx, wire.CmdPs, nil, &one.Rows)
+			hosts = []hostSeats{one}
+		}
 		switch {
 		case err != nil && first: // nothing was ever seen
 			return err
 		case ctx.Err() != nil:
 			return nil
 		}
-		if err := v.show(rows, err); err != nil {
+		if err := v.show(hosts, missing, err); err != nil {
 			return err
 		}
 		select {
@@ -55,11 +65,13 @@ type seatView struct {
 	screen       bool // a terminal: the list stays in one place
 	shown        string
 	silent       bool
+	hosts        []hostSeats       // as they were shown
+	missing      string            // the hosts that were last said to be missing
 	known        map[string][]byte // with json, by lifecycle uid: the row as it was printed
 	lastOfGoners map[string]wire.AgentRow
 }
 
-func (v *seatView) show(rows []wire.AgentRow, err error) error {
+func (v *seatView) show(hosts []hostSeats, missing []string, err error) error {
 	if err != nil {
 		if !v.silent && !v.screen {
 			fmt.Fprintf(v.app.errw, "note: %s; asking again\n", cli.OneLine(cli.Text(err)))
@@ -74,25 +86,59 @@ func (v *seatView) show(rows []wire.AgentRow, err error) error {
 		fmt.Fprintln(v.app.errw, "note: the host answers again")
 	}
 	v.silent = false
+	if now := strings.Join(missing, "; "); now != v.missing && !v.screen {
+		if now == "" {
+			fmt.Fprintln(v.app.errw, "note: every host of the space answers again")
+		} else {
+			fmt.Fprintf(v.app.errw, "note: %s; what was known of its seats stays; asking again\n", cli.OneLine(now))
+		}
+		v.missing = now
+	}
+	v.hosts = withMissing(v.hosts, hosts, missing)
+	var rows []wire.AgentRow
+	for _, h := range v.hosts {
+		rows = append(rows, h.Rows...)
+	}
 	if v.json {
 		return v.lines(rows)
 	}
 	var text strings.Builder
-	printRows(&text, rows, v.wide, v.app.colour())
+	several := len(v.hosts) > 1 || len(missing) > 0
+	for _, h := range v.hosts {
+		printHost(&text, h, several, v.wide, v.app.colour())
+	}
 	switch {
 	case v.screen:
 		v.shown = text.String()
-		v.redraw(v.shown, cli.Count(len(rows), "seat")+"; Ctrl-C ends")
-	case stateOf(rows) != v.shown: // ages alone are no change
+		foot := cli.Count(len(rows), "seat") + "; Ctrl-C ends"
+		if len(missing) > 0 {
+			foot = "not complete, or as it was: " + strings.Join(missing, "; ")
+		}
+		v.redraw(v.shown, foot)
+	case stateOf(v.hosts) != v.shown: // ages alone are no change
 		if v.shown != "" {
 			fmt.Fprintln(v.app.out)
 		}
-		v.shown = stateOf(rows)
+		v.shown = stateOf(v.hosts)
 		if _, err := fmt.Fprint(v.app.out, text.String()); err != nil {
 			return fmt.Errorf("write list: %w", err)
 		}
 	}
 	return nil
+}
+
+// withMissing is what is known of the seats of a space: what its hosts say now, and of those that are missing what
+// they have said last. A host that is neither is gone, and so are its seats.
+func withMissing(last, now []hostSeats, missing []string) []hostSeats {
+	known := slices.Clone(now)
+	for _, h := range last {
+		there := slices.ContainsFunc(now, func(n hostSeats) bool { return n.Instance == h.Instance })
+		if !there && slices.ContainsFunc(missing, func(m string) bool { return strings.Contains(m, h.Instance) }) {
+			known = append(known, h)
+		}
+	}
+	slices.SortFunc(known, func(x, y hostSeats) int { return strings.Compare(x.Instance, y.Instance) })
+	return known
 }
 
 // redraw paints a list at the top of the terminal.
@@ -148,11 +194,14 @@ func keyOf(r wire.AgentRow) []byte {
 }
 
 // stateOf is the same of a whole list.
-func stateOf(rows []wire.AgentRow) string {
+func stateOf(hosts []hostSeats) string {
 	var b strings.Builder
-	for _, r := range rows {
-		b.Write(keyOf(r))
-		b.WriteByte('\n')
+	for _, h := range hosts {
+		fmt.Fprintf(&b, "%s\n", h.Instance)
+		for _, r := range h.Rows {
+			b.Write(keyOf(r))
+			b.WriteByte('\n')
+		}
 	}
 	return b.String() + " " // never empty: an empty list is shown, too
 }

@@ -76,6 +76,13 @@ func TestWhoIsCalledThatOnTheRoster(t *testing.T) {
 	}
 }
 
+func TestACancelledSpawnHadNoReason(t *testing.T) {
+	end := goalTerminal{GoalResult: wire.GoalResult{State: wire.GoalCancelled, Data: []byte(`{"cancelledBy":"stopped-requested"}`)}}
+	if got := end.reasonOf(); got != "its seat was ended before it was ready (stopped-requested)" {
+		t.Error(got)
+	}
+}
+
 func TestAPersonaWithoutAConnectorIsNoted(t *testing.T) {
 	there := []wire.ConnectorStatus{{Agent: "command"}, {Agent: "opencode"}}
 	if note := noAgent("a", "opencode", there); note != "" {

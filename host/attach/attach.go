@@ -15,7 +15,9 @@ import (
 	"encoding/json"
 	"errors"
 	"path/filepath"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -237,29 +239,40 @@ func (s *Sessions) Close() {
 	}
 }
 
-// claim reserves a place, before anything is opened or made. The release may be called more than once.
-func (s *Sessions) claim() (release func(), err *wire.Error) {
+// claim reserves a place, before anything is opened or made. Where none is left, a holder that comes back lends it that
+// of its own session, one of before, which ends only once nothing is refused any more: until then there is one more.
+// The release may be called more than once.
+func (s *Sessions) claim(before []*session) (release func(), err *wire.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var lender *session
 	switch {
 	case s.closing:
 		return nil, wire.Refuse(wire.CodeUnavailable, "this host is stopping")
 	case s.claimed >= s.cfg.MaxSessions:
-		return nil, wire.Refuse(wire.CodeResourceExhausted,
-			"%d attach sessions are open, as many as this host allows; detach one, or start the host with a larger --max-sessions", s.claimed)
+		i := slices.IndexFunc(before, func(x *session) bool { return s.open[x.id] == x && !x.lent })
+		if i < 0 {
+			return nil, wire.Refuse(wire.CodeResourceExhausted,
+				"%d attach sessions are open, as many as this host allows; detach one, or start the host with a larger --max-sessions", s.claimed)
+		}
+		lender = before[i]
+		lender.lent = true
 	}
 	s.claimed++
 	return sync.OnceFunc(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.claimed--
+		if lender != nil {
+			lender.lent = false
+		}
 	}), nil
 }
 
 // Grant opens a session on the terminal of a seat and returns the grant of it. The order is: the same life, which
-// runs; a place; the terminal; the rails, which the server has confirmed. After each step that takes time the life
+// runs; a place; the rail, which the server has confirmed; the terminal. After each step that takes time the life
 // is looked at again. Every refusal is not-executed and leaves nothing behind, but one that comes after the keyboard
-// was taken from another terminal: its outcome is unknown.
+// was taken from another terminal, or left by the session that this one replaces: its outcome is unknown.
 //
 // Errors: *wire.Error expired, failed-precondition (not running; replaced meanwhile; the runtime has no stream),
 // resource-exhausted (names --max-sessions), conflict (somebody else has the keyboard), unavailable.
@@ -289,8 +302,8 @@ func (s *Sessions) grant(ctx context.Context, caller wire.Caller, target wire.Ta
 	if err != nil {
 		return nil, err
 	}
-	returns := s.succeed(caller, target, args.Replaces)
-	release, refused := s.claim()
+	before := s.before(caller, target, args.Replaces)
+	release, refused := s.claim(before)
 	if refused != nil {
 		return nil, refused
 	}
@@ -307,51 +320,57 @@ func (s *Sessions) grant(ctx context.Context, caller wire.Caller, target wire.Ta
 	if err != nil {
 		return nil, err
 	}
-	if err := s.same(target, row); err != nil {
-		return nil, err
-	}
-	v, err := s.openTerminal(ctx, row, args, screen, returns)
+	o, err := s.offer(ctx, rails, caller, target)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			v.conn.Close()
-			err = v.refused(row, err)
+			o.stop()
 		}
 	}()
 	if err := s.same(target, row); err != nil {
 		return nil, err
 	}
-	x, err = s.establish(ctx, rails, caller, target, row, args, v, release)
+	v, err := s.openTerminal(ctx, row, args, screen, before)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.same(target, row); err != nil {
-		x.happen(evClose)
-		<-x.done
-		return nil, err
+	if err = s.same(target, row); err == nil {
+		x = newSession(s, rails, o.grant, target, row, v, release)
+		x.replaces = args.Replaces
+		err = s.establish(x, o)
 	}
+	if err != nil {
+		v.conn.Close()
+		return nil, v.refused(err)
+	}
+	succeed(before)
 	return x, nil
 }
 
-// succeed ends the session that its holder comes back from, and any offer in its stead whose answer was lost on
-// the way. It reports whether there was one.
-func (s *Sessions) succeed(caller wire.Caller, target wire.Target, replaces string) (was bool) {
+// before is the session that its holder comes back from, and any offer in its stead whose answer was lost on the way.
+func (s *Sessions) before(caller wire.Caller, target wire.Target, replaces string) (list []*session) {
 	if replaces == "" {
-		return false
+		return nil
 	}
 	for _, x := range s.all() {
 		if x.grant.Holder.ID != caller.Principal() || x.grant.Holder.LifecycleUID != caller.UID || x.target != target {
 			continue
 		}
 		if x.id == replaces || x.replaces == replaces {
-			was = true
-			x.happen(evSucceed)
-			<-x.done
+			list = append(list, x)
 		}
 	}
-	return was
+	return list
+}
+
+// succeed ends sessions whose holder has come back with another one.
+func succeed(before []*session) {
+	for _, x := range before {
+		x.happen(evSucceed)
+		<-x.done
+	}
 }
 
 // same refuses when the life has another custody, or none, than when it was looked at first.
@@ -416,38 +435,52 @@ func (s *Sessions) dialSeat(ctx context.Context, seatID string, cfg seat.DialCon
 	return seat.Dial(ctx, cfg)
 }
 
-// establish makes the grant, listens on its rail, and has the server confirm that before anybody is told.
-func (s *Sessions) establish(ctx context.Context, rails Rails, caller wire.Caller, target wire.Target, row wire.AgentRow, args wire.AttachArgs, v *view, release func()) (*session, error) {
-	now := time.Now()
+// offer is a grant that nobody knows yet, and its rail.
+type offer struct {
+	grant   wire.SessionGrant
+	session atomic.Pointer[session] // nil until there is one: what comes before is nobody's
+	stop    func()                  // stops listening
+}
+
+// offer makes a grant and listens on its rail, which the server has confirmed when it returns.
+func (s *Sessions) offer(ctx context.Context, rails Rails, caller wire.Caller, target wire.Target) (*offer, error) {
 	g, err := wire.NewSessionGrant(s.cfg.Space, s.cfg.Endpoint,
 		wire.SessionHolder{ID: caller.Principal(), LifecycleUID: caller.UID},
-		wire.SessionServer{InstanceID: s.cfg.InstanceID, Epoch: s.cfg.Epoch}, now, sessionTime)
+		wire.SessionServer{InstanceID: s.cfg.InstanceID, Epoch: s.cfg.Epoch}, time.Now(), sessionTime)
 	if err != nil {
 		return nil, err
 	}
 	g.Target = &target
-	x := newSession(s, rails, g, target, row, v, release)
-	x.replaces = args.Replaces
-	stop, err := rails.Listen(g.Subjects.In, x.onFrame)
+	o := &offer{grant: g}
+	o.stop, err = rails.Listen(g.Subjects.In, func(f bus.RailFrame) {
+		if x := o.session.Load(); x != nil {
+			x.onFrame(f)
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
 	if err := rails.Flush(ctx); err != nil {
-		stop()
+		o.stop()
 		return nil, err
 	}
-	x.stops = append(x.stops, stop)
+	return o, nil
+}
+
+// establish puts a session on the rail of its offer, before anybody is told of it.
+func (s *Sessions) establish(x *session, o *offer) error {
+	x.stops = append(x.stops, o.stop)
 	s.mu.Lock()
 	if s.closing {
 		s.mu.Unlock()
-		stop()
-		return nil, wire.Refuse(wire.CodeUnavailable, "this host is stopping")
+		return wire.Refuse(wire.CodeUnavailable, "this host is stopping")
 	}
 	s.open[x.id] = x
 	s.mu.Unlock()
+	o.session.Store(x)
 	s.note(x)
-	x.timers(redeemWait, time.Until(time.UnixMilli(g.Exp)))
-	return x, nil
+	x.timers(redeemWait, time.Until(time.UnixMilli(x.grant.Exp)))
+	return nil
 }
 
 // note keeps the ledger.

@@ -111,7 +111,7 @@ func TestNothingIsOpenedWithoutAPlace(t *testing.T) {
 		dialled = true
 		return newRails(), nil
 	}
-	release, refused := set.claim()
+	release, refused := set.claim(nil)
 	if refused != nil {
 		t.Fatal(refused)
 	}

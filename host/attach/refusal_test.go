@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -36,7 +37,7 @@ func TestARefusedAttachHasDoneNothing(t *testing.T) {
 			seats: &seats{rows: []wire.AgentRow{{}}, err: wire.Refuse(wire.CodeFailedPrecondition, "exited")}, code: wire.CodeFailedPrecondition,
 		},
 		"a host that is full": {
-			seats: &seats{rows: one}, spoil: func(s *Sessions) { _, _ = s.claim() }, code: wire.CodeResourceExhausted, taken: 1,
+			seats: &seats{rows: one}, spoil: func(s *Sessions) { _, _ = s.claim(nil) }, code: wire.CodeResourceExhausted, taken: 1,
 		},
 		"a host that stops": {
 			seats: &seats{rows: one}, spoil: (*Sessions).Close, code: wire.CodeUnavailable,
@@ -80,16 +81,124 @@ func TestARefusedAttachHasDoneNothing(t *testing.T) {
 	}
 }
 
+// A mesh of which the server confirms nothing.
+type unconfirmed struct{ *rails }
+
+func (unconfirmed) Flush(context.Context) error { return errors.New("no answer") }
+
+// standingSession is a session that its holder has, in a set, as if it had been granted and redeemed.
+func standingSession(t *testing.T, set *Sessions, r Rails, caller wire.Caller, target wire.Target) *session {
+	t.Helper()
+	release, refused := set.claim(nil)
+	if refused != nil {
+		t.Fatal(refused)
+	}
+	o, err := set.offer(t.Context(), r, caller, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := newSession(set, r, o.grant, target, wire.AgentRow{Name: "x", SeatID: "one"}, &view{writer: true, conn: &seat.Conn{}}, release)
+	if err := set.establish(x, o); err != nil {
+		t.Fatal(err)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.phase = live
+	return x
+}
+
+// What refuses the attach of a holder that comes back is known before its own session is ended: it goes on.
+func TestARefusedAttachLeavesTheSessionThatItWasToReplace(t *testing.T) {
+	one := []wire.AgentRow{{Name: "x", SeatID: "one"}}
+	for name, c := range map[string]struct {
+		seats Seats
+		rails func(*rails) Rails // nil: as it is
+		code  string
+	}{
+		"a life that is gone": {
+			seats: &seats{rows: []wire.AgentRow{{}}, err: wire.Refuse(wire.CodeExpired, "gone")}, code: wire.CodeExpired,
+		},
+		"a runtime that has no stream": {seats: shown{&seats{rows: one}}, code: wire.CodeFailedPrecondition},
+		"a seat that is replaced meanwhile": {
+			seats: &seats{rows: []wire.AgentRow{{Name: "x", SeatID: "one"}, {Name: "x", SeatID: "two"}}}, code: wire.CodeFailedPrecondition,
+		},
+		"a rail that the server does not confirm": {
+			seats: &seats{rows: one}, rails: func(r *rails) Rails { return unconfirmed{r} }, code: wire.CodeUnavailable,
+		},
+		"a terminal that cannot be reached": {seats: &seats{rows: one}, code: wire.CodeUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRails()
+			set := sessions(t, c.seats, r, 1)
+			caller := wire.Caller{Owner: wire.OwnerLocal, Actor: "A", UID: wire.NewUID()}
+			target := wire.Target{Owner: wire.OwnerLocal, Actor: "B", LifecycleUID: wire.NewUID()}
+			x := standingSession(t, set, r, caller, target)
+			if c.rails != nil {
+				set.cfg.Dial = func(context.Context, func()) (Rails, error) { return c.rails(r), nil }
+			}
+			_, err := set.Grant(t.Context(), caller, target, wire.AttachArgs{Replaces: x.id})
+			if got := wire.ErrorFrom(err); got == nil || got.Code != c.code || got.Outcome != wire.OutcomeNotExecuted {
+				t.Fatalf("%v; want %s, not-executed", err, c.code)
+			}
+			select {
+			case <-x.done:
+				t.Error("the session was ended, and nothing has come in its stead")
+			default:
+			}
+			if n := set.Count(); n != 1 || x.lent {
+				t.Errorf("%d places are taken; the one of the session is lent: %v", n, x.lent)
+			}
+			if len(r.on) != 1 || len(r.sent) != 0 {
+				t.Errorf("it listens on %d rails and has sent to %d; want its own, none", len(r.on), len(r.sent))
+			}
+		})
+	}
+}
+
+// A full host has the place of its own session for who comes back, once, and no other.
+func TestAPlaceIsLentOnce(t *testing.T) {
+	r := newRails()
+	set := sessions(t, &seats{rows: []wire.AgentRow{{}}}, r, 1)
+	target := wire.Target{Owner: wire.OwnerLocal, Actor: "B", LifecycleUID: wire.NewUID()}
+	x := standingSession(t, set, r, wire.Caller{Owner: wire.OwnerLocal, Actor: "A", UID: wire.NewUID()}, target)
+	before := []*session{x}
+	if _, refused := set.claim(nil); refused == nil || refused.Code != wire.CodeResourceExhausted {
+		t.Fatalf("a stranger at a full host: %v", refused)
+	}
+	release, refused := set.claim(before)
+	if refused != nil {
+		t.Fatalf("its holder: %v", refused)
+	}
+	if _, refused := set.claim(before); refused == nil || refused.Code != wire.CodeResourceExhausted {
+		t.Errorf("its holder, twice at once: %v", refused)
+	}
+	release()
+	if release, refused = set.claim(before); refused != nil {
+		t.Fatalf("its holder, once the first attach was refused: %v", refused)
+	}
+	succeed(before)
+	if n := set.Count(); n != 1 {
+		t.Errorf("%d places are taken when the session has ended, want 1", n)
+	}
+	if _, refused := set.claim(before); refused == nil {
+		t.Error("a session that has ended lends a place that it has not")
+	}
+	release()
+	if n := set.Count(); n != 0 {
+		t.Errorf("%d places are taken in the end", n)
+	}
+}
+
 // Who has lost the keyboard does not get it back, so an attach that took it claims nothing when it is refused behind
 // that.
 func TestAnAttachThatTookTheKeyboardDoesNotClaimThatNothingWasDone(t *testing.T) {
-	row, late := wire.AgentRow{Name: "worker"}, wire.Refuse(wire.CodeFailedPrecondition, "replaced")
-	if err := (&view{writer: true}).refused(row, late); !errors.Is(err, late) {
+	late := wire.Refuse(wire.CodeFailedPrecondition, "replaced")
+	if err := (&view{writer: true}).refused(late); !errors.Is(err, late) {
 		t.Errorf("nobody lost anything: %v", err)
 	}
 	for want, err := range map[string]error{wire.CodeFailedPrecondition: late, wire.CodeUnavailable: errors.New("flush: timeout")} {
-		got := wire.ErrorFrom((&view{writer: true, took: true}).refused(row, err))
-		if got.Code != want || got.Outcome != wire.OutcomeUnknown || !strings.Contains(got.Message, "keyboard of worker") {
+		got := wire.ErrorFrom((&view{writer: true, cost: "its neighbour has lost the keyboard"}).refused(err))
+		if got.Code != want || got.Outcome != wire.OutcomeUnknown || !strings.Contains(got.Message, "neighbour") {
 			t.Errorf("%+v; want %s, unknown", got, want)
 		}
 	}

@@ -28,6 +28,7 @@ type session struct {
 	release func()
 	// replaces is the session in whose stead this one was asked for.
 	replaces string
+	lent     bool // its place, to the session that its holder comes back with; guarded by the set's mu
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -56,7 +57,7 @@ func newSession(s *Sessions, rails Rails, g wire.SessionGrant, target wire.Targe
 		moved: make(chan struct{}), typed: make(chan []byte, g.Window), size: make(chan [2]uint16, 1),
 	}
 	x.ctx, x.cancel = context.WithCancel(context.Background())
-	v.session = x
+	v.session, v.out = x, x.send
 	return x
 }
 

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +20,7 @@ import (
 type view struct {
 	conn    *seat.Conn
 	writer  bool
-	took    bool // the keyboard, perhaps from another terminal
+	cost    string // what others have lost by it, in words for a refusal that comes after; empty: nothing
 	session *session
 	welcome seat.Status
 
@@ -40,25 +42,50 @@ type view struct {
 
 	// Output that waits for what comes with it. It is sent when nothing more is there, in a flood a moment later:
 	// a frame costs the mesh as much as some KiB in it.
-	bmu   sync.Mutex // held while output is sent, so that nothing overtakes
-	batch []byte
-	last  time.Time   // when output was last sent,
-	much  int         // and how much
-	late  *time.Timer // sends the batch of a flood; nil before the first
-	armed bool
+	bmu    sync.Mutex           // held while output is sent, so that nothing overtakes
+	out    func(p []byte) error // sends it: the session's
+	batch  []byte
+	passed []byte      // what the filter let through of a piece of output, to be used again
+	last   time.Time   // when output was last sent,
+	much   int         // and how much
+	late   *time.Timer // sends the batch of a flood; nil before the first
+	armed  bool
 }
 
-// openTerminal dials the seat, as the writer if the viewer may be that. returns: the keyboard may still be with
-// a connection that its holder has just given up.
-func (s *Sessions) openTerminal(ctx context.Context, row wire.AgentRow, args wire.AttachArgs, screen *wire.TerminalSnapshot, returns bool) (*view, error) {
-	probe, err := s.dialSeat(ctx, row.SeatID, seat.DialConfig{Role: seat.RoleOutput, From: seat.FromLive})
-	if err != nil {
-		return nil, unreachable(row, err)
+// openTerminal dials the seat, as the writer if the viewer may be that. A keyboard that its holder has already, by one
+// of the sessions earlier than this one, is given up for it, as late as can be; so is a place at a seat that has no other.
+func (s *Sessions) openTerminal(ctx context.Context, row wire.AgentRow, args wire.AttachArgs, screen *wire.TerminalSnapshot, earlier []*session) (*view, error) {
+	v := &view{writer: args.Role != wire.AttachObserver, rows: args.Rows, cols: args.Cols, replay: true}
+	const over = "the session that it replaces is over"
+	var until time.Time // while the seat may not have seen yet what was given up
+	yield := func(has func(*session) bool) bool {
+		if until.IsZero() && slices.ContainsFunc(earlier, has) {
+			succeed(earlier)
+			v.cost, until = over, time.Now().Add(leaseWait)
+			return true
+		}
+		return time.Now().Before(until) && sleep(ctx, 5*time.Millisecond) == nil
+	}
+	var probe *seat.Conn
+	for {
+		var err error
+		if probe, err = s.dialSeat(ctx, row.SeatID, seat.DialConfig{Role: seat.RoleOutput, From: seat.FromLive}); err == nil {
+			break
+		}
+		if !errors.Is(err, seat.ErrLimit) || !yield(func(*session) bool { return true }) {
+			return nil, v.refused(unreachable(row, err))
+		}
 	}
 	before := probe.Welcome()
 	probe.Close()
+	own := 0 // terminals of them that are attached now
+	for _, x := range earlier {
+		if x.writer && x.ctx.Err() == nil {
+			own++
+		}
+	}
+	others := int(before.Attached) > own
 
-	v := &view{writer: args.Role != wire.AttachObserver, rows: args.Rows, cols: args.Cols, replay: true}
 	v.next = max(before.First, before.Next-min(before.Next, replayMax))
 	if usable(screen, before, args.Rows, args.Cols) {
 		v.screen, v.next = paint(screen, max(args.Rows, screen.Rows)), screen.Offset
@@ -73,32 +100,36 @@ func (s *Sessions) openTerminal(ctx context.Context, row wire.AgentRow, args wir
 			cfg.Role |= seat.RoleTakeover
 		}
 	}
-	until := time.Now().Add(leaseWait)
 	for {
+		var err error
 		if v.conn, err = s.dialSeat(ctx, row.SeatID, cfg); err == nil {
 			break
 		}
 		switch {
+		case errors.Is(err, seat.ErrLimit) && yield(func(*session) bool { return true }):
 		case !errors.Is(err, seat.ErrBusy):
-			return nil, unreachable(row, err)
-		case returns && time.Now().Before(until): // the seat has not seen yet that the one before is gone
-			if err := sleep(ctx, 5*time.Millisecond); err != nil {
-				return nil, unreachable(row, err)
-			}
+			return nil, v.refused(unreachable(row, err))
+		case yield(func(x *session) bool { return x.writer }):
 		case args.Role == wire.AttachWriter:
-			return nil, wire.Refuse(wire.CodeConflict, "another terminal has the keyboard of %s; attach as an observer, or take it over", row.Name)
+			return nil, v.refused(wire.Refuse(wire.CodeConflict, "another terminal has the keyboard of %s; attach as an observer, or take it over", row.Name))
 		default:
 			v.writer = false
 			cfg.Role, cfg.Rows, cfg.Cols = seat.RoleOutput, 0, 0
 		}
 	}
-	v.took = v.writer && args.Takeover && before.Attached > 0
+	switch {
+	case !v.writer || !args.Takeover:
+	case others:
+		v.cost = fmt.Sprintf("a terminal that had the keyboard of %s has lost it", row.Name)
+	case own > 0:
+		v.cost = over
+	}
 	v.welcome = v.conn.Welcome()
 	v.own = ownFrom(v.welcome)
 	v.shown.Store(v.welcome.Modes)
 	// The program repaints by itself when the size changes; otherwise it is nudged, unless others watch.
 	same := args.Rows == 0 || before.Rows == args.Rows && before.Cols == args.Cols
-	v.nudge = v.writer && len(v.screen) == 0 && same && before.Attached == 0
+	v.nudge = v.writer && len(v.screen) == 0 && same && !others
 	return v, nil
 }
 
@@ -106,17 +137,16 @@ func unreachable(row wire.AgentRow, err error) *wire.Error {
 	return wire.Refuse(wire.CodeUnavailable, "reach the terminal of %s: %v", row.Name, err)
 }
 
-// refused is the refusal of an attach whose view was open already. A terminal that had the keyboard before does not
-// get it back.
-func (v *view) refused(row wire.AgentRow, err error) error {
-	if !v.took {
+// refused is the refusal of an attach that may have cost others something by now: they do not get it back.
+func (v *view) refused(err error) error {
+	if v.cost == "" {
 		return err
 	}
 	code := codeOf(err)
 	if code == "" {
 		code = wire.CodeUnavailable
 	}
-	return wire.Fail(code, "%v; a terminal that had the keyboard of %s has lost it", err, row.Name)
+	return wire.Fail(code, "%v; %s", err, v.cost)
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -215,9 +245,17 @@ func (v *view) show(p []byte) error {
 	// A sequence that began there is still the filter's.
 	for len(p) > 0 && (foreign > 0 || !v.filter.Ground()) {
 		n := max(foreign, 1)
-		v.batch = v.filter.Filter(v.batch, p[:n])
+		v.passed = v.filter.Filter(v.passed[:0], p[:n])
 		p, foreign = p[n:], 0
+		if err := v.gather(v.passed); err != nil {
+			return err
+		}
 	}
+	return v.gather(p)
+}
+
+// gather adds to the batch and sends each one that is as large as a frame may be. The caller holds bmu.
+func (v *view) gather(p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), wire.MaxSessionData-len(v.batch))
 		v.batch, p = append(v.batch, p[:n]...), p[n:]
@@ -266,7 +304,7 @@ func (v *view) sendBatch() error {
 		return nil
 	}
 	v.much = len(v.batch)
-	err := v.session.send(v.batch)
+	err := v.out(v.batch)
 	v.batch, v.last = v.batch[:0], time.Now()
 	return err
 }

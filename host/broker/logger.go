@@ -41,7 +41,12 @@ func (l *logger) Warnf(format string, v ...any) {
 	if !l.up && isDamage(s) {
 		l.damage = append(l.damage, s)
 	}
+	repaired := !l.up && isRepair(s)
 	l.mu.Unlock()
+	if repaired {
+		l.log.Info(s)
+		return
+	}
 	l.log.Warn(s)
 }
 
@@ -68,6 +73,17 @@ func (l *logger) started() {
 	l.mu.Lock()
 	l.up = true
 	l.mu.Unlock()
+}
+
+// isRepair picks, among the warnings of a recovery, those about an index that is older than the messages, as every
+// crash leaves it. The server reads the messages instead: nothing is lost, and nobody is needed.
+func isRepair(s string) bool {
+	for _, sign := range []string{"Stream state ", "state from index errored", "state is outdated"} {
+		if strings.Contains(s, sign) {
+			return true
+		}
+	}
+	return false
 }
 
 // isDamage picks, among the warnings of a recovery, those that mean lost data. A missing file is not

@@ -20,6 +20,7 @@ import (
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -121,16 +122,13 @@ func watch(t testing.TB, nc *nats.Conn, subject string) *nats.Subscription {
 	return sub
 }
 
-// eventually polls a fact until it holds, at most 5 s.
+// eventually polls a fact until it holds, at most 5 s where a processor is free.
 func eventually(t testing.TB, what string, fact func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(5 * time.Second)
-	for !fact() {
-		select {
-		case <-tick.C:
-		case <-limit:
+	for begin := time.Now(); !fact(); <-tick.C {
+		if busy.Over(begin, 5*time.Second) {
 			t.Fatalf("did not come true: %s", what)
 		}
 	}

@@ -41,18 +41,9 @@ type standing struct {
 }
 
 // read takes the parts in an order in which no change between two reads can look like a goal that is not
-// there: the index entry goes after the terminal came.
+// there: the index entry comes before the record, and goes after the terminal came.
 func (s *Store) read(ctx context.Context, ref wire.GoalRef) (st standing, err error) {
 	if st.bind, err = s.readBind(ctx, ref); err != nil {
-		return st, err
-	}
-	if e, err := s.cfg.Records.Get(ctx, ref.IndexKey()); err == nil {
-		idx, err := wire.DecodeGoalIndex(ref, e.Value)
-		if err != nil {
-			return st, err
-		}
-		st.idx, st.idxRev = &idx, e.Rev
-	} else if !errors.Is(err, bus.ErrAbsent) {
 		return st, err
 	}
 	if e, err := s.cfg.Records.Get(ctx, ref.Key().Spec()); err == nil {
@@ -61,6 +52,15 @@ func (s *Store) read(ctx context.Context, ref wire.GoalRef) (st standing, err er
 			return st, err
 		}
 		st.spec, st.specRev, st.specRaw = &spec, e.Rev, e.Value
+	} else if !errors.Is(err, bus.ErrAbsent) {
+		return st, err
+	}
+	if e, err := s.cfg.Records.Get(ctx, ref.IndexKey()); err == nil {
+		idx, err := wire.DecodeGoalIndex(ref, e.Value)
+		if err != nil {
+			return st, err
+		}
+		st.idx, st.idxRev = &idx, e.Rev
 	} else if !errors.Is(err, bus.ErrAbsent) {
 		return st, err
 	}

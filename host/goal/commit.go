@@ -199,6 +199,8 @@ func (st standing) holder(instanceID, fingerprint string, spec []byte) holder {
 	ours := st.idx != nil && st.idx.InstanceID == instanceID
 	bound := st.bind != nil && st.bind.Reuse(fingerprint) == wire.GoalSame
 	switch {
+	case st.idx != nil && !ours: // that of a sibling which accepted in the same millisecond has the same words
+		return heldElsewhere
 	case bytes.Equal(st.specRaw, spec), st.spec != nil && ours && bound && st.fact == nil:
 		return heldHere
 	case st.spec == nil && ours && bound:

@@ -98,14 +98,15 @@ func TestWhoseAGoalIsThatThisHostBeganToAccept(t *testing.T) {
 		st   standing
 		want holder
 	}{
-		"nothing reached the mesh":                           {standing{}, heldElsewhere},
-		"only the entry did":                                 {standing{idx: idxOf(mine)}, heldClaimed},
-		"entry and bind did":                                 {standing{idx: idxOf(mine), bind: bindOf(digestA)}, heldUnrecorded},
-		"the bind went to another request":                   {standing{idx: idxOf(mine), bind: bindOf(digestB)}, heldClaimed},
-		"it is recorded":                                     {standing{idx: idxOf(mine), bind: bindOf(digestA), spec: spec, specRaw: own}, heldHere},
-		"it is recorded, in words that the lost journal had": {standing{idx: idxOf(mine), bind: bindOf(digestA), spec: spec, specRaw: other}, heldHere},
-		"it is at its end":                                   {standing{bind: bindOf(digestA), spec: spec, specRaw: own, fact: factOf("{}")}, heldHere},
-		"another host has it":                                {standing{idx: idxOf(theirs), bind: bindOf(digestA), spec: spec, specRaw: other}, heldElsewhere},
+		"nothing reached the mesh":                                       {standing{}, heldElsewhere},
+		"only the entry did":                                             {standing{idx: idxOf(mine)}, heldClaimed},
+		"entry and bind did":                                             {standing{idx: idxOf(mine), bind: bindOf(digestA)}, heldUnrecorded},
+		"the bind went to another request":                               {standing{idx: idxOf(mine), bind: bindOf(digestB)}, heldClaimed},
+		"it is recorded":                                                 {standing{idx: idxOf(mine), bind: bindOf(digestA), spec: spec, specRaw: own}, heldHere},
+		"it is recorded, in words that the lost journal had":             {standing{idx: idxOf(mine), bind: bindOf(digestA), spec: spec, specRaw: other}, heldHere},
+		"it is at its end":                                               {standing{bind: bindOf(digestA), spec: spec, specRaw: own, fact: factOf("{}")}, heldHere},
+		"another host has it":                                            {standing{idx: idxOf(theirs), bind: bindOf(digestA), spec: spec, specRaw: other}, heldElsewhere},
+		"another host accepted it in the same millisecond":               {standing{idx: idxOf(theirs), bind: bindOf(digestA), spec: spec, specRaw: own}, heldElsewhere},
 		"another host had it, and the entry is of the attempt that lost": {standing{idx: idxOf(mine), bind: bindOf(digestA), spec: spec, specRaw: other, fact: factOf("{}")}, heldClaimed},
 	} {
 		t.Run(name, func(t *testing.T) {

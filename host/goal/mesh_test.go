@@ -17,6 +17,7 @@ import (
 	"github.com/cotal-ai/cotal-host/host/goal"
 	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 )
 
 const token = "test-token-0123456789"
@@ -233,11 +234,8 @@ func (h *host) eventually(what string, fact func() bool) {
 	h.t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(20 * time.Second)
-	for !fact() {
-		select {
-		case <-tick.C:
-		case <-limit:
+	for begin := time.Now(); !fact(); <-tick.C {
+		if busy.Over(begin, 20*time.Second) {
 			h.t.Fatalf("did not come true: %s", what)
 		}
 	}

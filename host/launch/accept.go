@@ -142,20 +142,22 @@ func (out Profile) CheckModels(policy map[string]config.ModelRule) error {
 	return nil
 }
 
-// CheckChannels refuses channels to read at boot that may not be read, and the event channel of anybody: it
+// CheckChannels refuses more channels than a seat may have, channels to read at boot that may not be read, and the event channel of anybody: it
 // shows what its agent does, tool by tool. The seat's own is added by the host, once there is a principal to
 // name it by; a wildcard is an ordinary grant.
 func (out Profile) CheckChannels() error {
+	for _, l := range out.channels() {
+		if len(l.list) > persona.MaxChannels {
+			return precondition("%s: %d channels, at most %d; name several by a wildcard", l.field, len(l.list), persona.MaxChannels)
+		}
+	}
 	acl := ReadACL(out.Subscribe, out.AllowSubscribe)
 	for _, c := range out.Subscribe {
 		if !slices.ContainsFunc(acl, func(p string) bool { return persona.Covers(p, c) }) {
 			return precondition("subscribe: %q is not within allowSubscribe", c)
 		}
 	}
-	for _, l := range []struct {
-		field string
-		list  []string
-	}{{"subscribe", out.Subscribe}, {"allowSubscribe", out.AllowSubscribe}, {"allowPublish", out.AllowPublish}} {
+	for _, l := range out.channels() {
 		for _, c := range l.list {
 			if owner, actor, ok := eventChannel(c); ok {
 				return precondition("%s: %q is the event channel of %s.%s; an agent holds no event channel but its own, which it gets by itself", l.field, c, owner, actor)
@@ -163,6 +165,16 @@ func (out Profile) CheckChannels() error {
 		}
 	}
 	return nil
+}
+
+// channelList is one of the lists of channels of a profile.
+type channelList struct {
+	field string
+	list  []string
+}
+
+func (out Profile) channels() []channelList {
+	return []channelList{{"subscribe", out.Subscribe}, {"allowSubscribe", out.AllowSubscribe}, {"allowPublish", out.AllowPublish}}
 }
 
 // eventChannel takes the name of a concrete event channel apart: events.<owner>.<actor>.

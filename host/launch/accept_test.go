@@ -3,6 +3,7 @@ package launch
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -135,6 +136,7 @@ func TestChannels(t *testing.T) {
 		"what is read at boot has to be allowed":          {wire.SpawnArgs{Name: "r", Subscribe: []string{"b"}}, file([]string{"a"}, []string{"a"}, nil), lists{}, `subscribe: "b" is not within`},
 		"somebody's event channel to read":                {wire.SpawnArgs{Name: "r", AllowSubscribe: []string{other}}, file(nil, nil, nil), lists{}, "allowSubscribe: \"" + other + "\" is the event channel of local.UABC"},
 		"somebody's event channel to post to":             {wire.SpawnArgs{Name: "r", AllowPublish: []string{other}}, file(nil, nil, nil), lists{}, "allowPublish"},
+		"more channels than a seat may have":              {wire.SpawnArgs{Name: "r", Subscribe: slices.Repeat([]string{"c"}, persona.MaxChannels+1)}, file(nil, nil, nil), lists{}, "subscribe: 257 channels"},
 		"somebody's event channel at boot":                {wire.SpawnArgs{Name: "r", Subscribe: []string{other}}, file(nil, nil, nil), lists{}, "subscribe"},
 		"a persona's grant of somebody's event channel":   {wire.SpawnArgs{Name: "r"}, file(nil, []string{other}, nil), lists{}, "allowSubscribe"},
 		"a wildcard over event channels is a grant":       {wire.SpawnArgs{Name: "r", AllowSubscribe: []string{"events.>"}}, file(nil, nil, nil), lists{nil, []string{"events.>"}, nil}, ""},

@@ -6,8 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/cotal-ai/cotal-host/host/authz"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -22,8 +24,11 @@ type Store struct {
 	mu sync.Mutex // one definition at a time; held over file writes, which nobody else waits for
 }
 
-// NewStore is the store of the workspace at root.
-func NewStore(root string, r authz.Regime) *Store { return &Store{root: root, regime: r} }
+// NewStore is the store of the workspace at root. What a definition that was killed has left there is removed.
+func NewStore(root string, r authz.Regime) *Store {
+	sweep(Dir(root))
+	return &Store{root: root, regime: r}
+}
 
 // Define writes the agent file of a persona: a new one, which belongs to the caller from then on, or what the
 // caller says anew of its own. What is not said stays as it was. The text may be a whole agent file, whose keys
@@ -191,13 +196,70 @@ func first(a, b string) string {
 // unsynced: the file is in place, and whether that survives a loss of power is not known.
 type unsynced struct{ error }
 
+// tempName is what a file is called until it is in place.
+var tempName = regexp.MustCompile(`^\.define-[0-9]+$`)
+
+// newTemp creates such a file, locked as long as its writer lives. A sweeper may come between its creation and the
+// lock, and take it for a leftover: then there is another one.
+func newTemp(dir string) (*os.File, error) {
+	for {
+		f, err := os.CreateTemp(dir, ".define-*")
+		if err != nil {
+			return nil, err
+		}
+		switch err := lock(f); {
+		case err == nil && isAt(f):
+			return f, nil
+		case err == nil, errors.Is(err, syscall.EWOULDBLOCK):
+			f.Close()
+			_ = os.Remove(f.Name()) // the sweeper's, and gone or about to be
+		default: // a file system without locks: nothing is swept there, either
+			return f, nil
+		}
+	}
+}
+
+// sweep removes the files of writers that are gone. What cannot be removed now is removed another time.
+func sweep(dir string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if !e.Type().IsRegular() || !tempName.MatchString(e.Name()) {
+			continue
+		}
+		f, err := os.OpenFile(filepath.Join(dir, e.Name()), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			continue
+		}
+		if lock(f) == nil && isAt(f) {
+			_ = os.Remove(f.Name())
+		}
+		f.Close()
+	}
+}
+
+func lock(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }
+
+// isAt says whether the name of a file still names it.
+func isAt(f *os.File) bool {
+	here, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(f.Name())
+	return err == nil && os.SameFile(here, there)
+}
+
 // write puts a file in place, whole. A new one takes the place of none: whoever is second gets fs.ErrExist.
 func write(path string, raw []byte, replace bool) (err error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(dir, ".define-*")
+	sweep(dir)
+	tmp, err := newTemp(dir)
 	if err != nil {
 		return err
 	}

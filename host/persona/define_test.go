@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -333,4 +334,42 @@ func FuzzEncode(f *testing.F) {
 			t.Fatalf("read  %+v\nagain %+v\n%s", p, q, again)
 		}
 	})
+}
+
+// A host that was killed while it wrote a persona left .define-NNN in the directory for ever.
+func TestWhatAKilledDefinitionLeftIsRemoved(t *testing.T) {
+	root := t.TempDir()
+	dir := Dir(root)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	leave := func(name string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leave(".define-123")
+	leave(".define-mine") // nothing that is written here
+	other, err := newTemp(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	owned := filepath.Base(other.Name())
+	s := NewStore(root, authz.Open)
+	if got := files(t, root); !slices.Equal(got, []string{owned, ".define-mine"}) {
+		t.Errorf("a new store leaves %v", got)
+	}
+	leave(".define-456")
+	if _, err := s.Define(someone("ME"), wire.DefinePersonaArgs{Name: "rev", Persona: "You review."}); err != nil {
+		t.Fatal(err)
+	}
+	if got := files(t, root); !slices.Equal(got, []string{owned, ".define-mine", "rev.md"}) {
+		t.Errorf("a definition leaves %v", got)
+	}
+	other.Close() // as it is when its process ends
+	NewStore(root, authz.Open)
+	if got := files(t, root); !slices.Equal(got, []string{".define-mine", "rev.md"}) {
+		t.Errorf("the next store leaves %v", got)
+	}
 }

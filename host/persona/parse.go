@@ -435,6 +435,10 @@ func checkCapability(c string) error {
 	return fmt.Errorf("%q is not known; there are spawn, run and role:<role>", c)
 }
 
+// MaxChannels is how many channels each list of a persona, and of a spawn, may name. Each is held against each that
+// may be read, and is a permission of the seat's on the mesh.
+const MaxChannels = 256
+
 func (p *parser) channels(at func(string) int) error {
 	o := &p.out
 	lists := []struct {
@@ -449,6 +453,9 @@ func (p *parser) channels(at func(string) int) error {
 		{"muted", o.Muted, false},
 	}
 	for _, l := range lists {
+		if len(l.list) > MaxChannels {
+			return p.fail(at(l.key), l.key, "%s: %d channels, at most %d; name several by a wildcard", l.key, len(l.list), MaxChannels)
+		}
 		for _, c := range l.list {
 			if err := checkChannel(c, l.wild); err != nil {
 				return p.fail(at(l.key), l.key, "%s: %v", l.key, err)

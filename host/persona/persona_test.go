@@ -259,6 +259,7 @@ func TestContentThatBreaksARuleNamesLineAndKey(t *testing.T) {
 		"a mapping as a scalar":               {"---\nname: a\nmodel: {b: c}\n---\n", 3, "model must be a single value, not a mapping"},
 		"a key twice":                         {"---\nname: a\nrole: b\nrole: c\n---\n", 4, "second time, the first is in line 3"},
 		"an old key":                          {"---\nname: a\nchannels: [x]\n---\n", 3, "allowSubscribe"},
+		"more channels than a seat may have":  {"---\nname: a\nsubscribe: [" + strings.Repeat("c, ", MaxChannels) + "c]\n---\n", 3, "257 channels, at most 256"},
 		"another old key":                     {"---\nname: a\npublish: [x]\n---\n", 3, "write allowPublish"},
 		"an unknown key with a list":          {"---\nname: a\nlaunchOption: [x]\n---\n", 3, "launchOption is not a known key, and only a single value can be kept as metadata; did you mean launchOptions?"},
 		"an unknown key with a mapping":       {"---\nname: a\nzzz: {}\n---\n", 3, "zzz is not a known key"},

@@ -58,6 +58,10 @@ func (s *Set) listLater(runtime string, failed error) {
 	s.wg.Add(1)
 	go func() {
 		defer s.wg.Done()
+		told := "" // the last reason
+		if failed != nil {
+			told = failed.Error()
+		}
 		for attempt := 0; ; attempt++ {
 			if failed != nil {
 				select {
@@ -68,6 +72,10 @@ func (s *Set) listLater(runtime string, failed error) {
 			}
 			var found []*actor
 			if found, failed = s.listedBy(s.life, runtime); failed != nil {
+				if failed.Error() != told && s.life.Err() == nil {
+					told = failed.Error()
+					s.cfg.Log.Warn("list seats; it is tried again, and those that nothing else knows are not seen before", "plugin", runtime, "err", failed)
+				}
 				if runtime == s.cfg.Runtime {
 					s.setUnlisted(failed)
 				}

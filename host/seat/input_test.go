@@ -193,22 +193,30 @@ func TestAProgramThatDoesNotReadHoldsUpFewInputs(t *testing.T) {
 	defer cancel()
 	text, enter := strings.Repeat("x", 60000), false
 	var all sync.WaitGroup
-	refused := make(chan struct{}, 40)
+	answers := make(chan error, 40)
 	for range 40 {
 		all.Go(func() {
 			_, err := w.set.Input(ctx, target, wire.InputArgs{Text: text, Enter: &enter})
-			var werr *wire.Error
-			if errors.As(err, &werr) && werr.Code == wire.CodeUnavailable && werr.Outcome == wire.OutcomeNotExecuted && strings.Contains(werr.Message, "wait already") {
-				refused <- struct{}{}
-			}
+			answers <- err
 		})
 	}
+	taken := 0
 	for range 40 - 8 { // at once, while the others wait for the program
 		select {
-		case <-refused:
+		case err := <-answers:
+			var werr *wire.Error
+			switch {
+			case err == nil:
+				taken++ // into the terminal and the room that the seat has for a host
+			case !errors.As(err, &werr) || werr.Code != wire.CodeUnavailable || werr.Outcome != wire.OutcomeNotExecuted || !strings.Contains(werr.Message, "wait already"):
+				t.Fatalf("an input beside those that wait: %v", err)
+			}
 		case <-ctx.Done():
 			t.Fatal("more than 8 inputs wait for a program that does not read")
 		}
+	}
+	if taken > 2 {
+		t.Errorf("a terminal that nobody reads took %d texts of 60 KB", taken)
 	}
 	cancel()
 	all.Wait()

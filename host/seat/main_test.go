@@ -25,6 +25,7 @@ import (
 	"github.com/cotal-ai/cotal-host/runtimes/pty"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 )
 
 // bundle holds the real custody program and the scripted agent, built once.
@@ -69,6 +70,9 @@ type world struct {
 	exitPoll    time.Duration
 	cooling     time.Duration
 	restartWait time.Duration
+
+	logging sync.Mutex
+	lines   []string
 }
 
 // inproc gives plugins without processes. A plugin can be taken away.
@@ -205,7 +209,7 @@ func (w *world) boot() []seat.Verdict {
 	cfg := seat.Config{
 		InstanceID: w.instanceID, Policy: w.policy, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: w.seatRoot, EndedDir: filepath.Join(w.dir, "ended"), MaxSeats: w.max,
 		Journal: w.journal, Goals: w.goals, Plugins: w.plugins, Agent: "command", Health: 50 * time.Millisecond,
-		Log:      hclog.New(&hclog.LoggerOptions{Output: testWriter{w.t}, Level: hclog.Debug}),
+		Log:      hclog.New(&hclog.LoggerOptions{Output: testWriter{w}, Level: hclog.Debug}),
 		ViewWait: w.viewWait, ExitPoll: w.exitPoll, Cooling: w.cooling, RestartWait: cmp.Or(w.restartWait, 10*time.Millisecond),
 	}
 	if w.roster != nil {
@@ -229,12 +233,27 @@ func digest(t *testing.T, path string) string {
 }
 
 // testWriter shows a host's log with the test it belongs to.
-type testWriter struct{ t *testing.T }
+type testWriter struct{ w *world }
 
-func (w testWriter) Write(p []byte) (int, error) {
-	w.t.Helper()
-	w.t.Logf("%s", p)
+func (l testWriter) Write(p []byte) (int, error) {
+	l.w.t.Helper()
+	l.w.t.Logf("%s", p)
+	l.w.logging.Lock()
+	defer l.w.logging.Unlock()
+	l.w.lines = append(l.w.lines, string(p))
 	return len(p), nil
+}
+
+// logs are the lines of the log that hold a text.
+func (w *world) logs(text string) (found []string) {
+	w.logging.Lock()
+	defer w.logging.Unlock()
+	for _, line := range w.lines {
+		if strings.Contains(line, text) {
+			found = append(found, line)
+		}
+	}
+	return found
 }
 
 // crash ends the host without a word to its seats.
@@ -348,14 +367,14 @@ func (w *world) stop(acc wire.Acceptance, graceful bool) (wire.DespawnReply, err
 
 func (w *world) eventually(what string, check func() (bool, string)) {
 	w.t.Helper()
-	deadline := time.Now().Add(15 * time.Second)
+	begin := time.Now()
 	for {
 		ok, how := check()
 		if ok {
 			return
 		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("not within 15 s: %s (%s)", what, how)
+		if busy.Over(begin, 15*time.Second) {
+			w.t.Fatalf("not within %s: %s (%s)", time.Since(begin), what, how)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}

@@ -271,7 +271,7 @@ func acceptedBy(row journal.SeatRow) string {
 // compensate undoes a spawn of which nothing ever ran, and fails its goal.
 func (a *actor) compensate(reason string) {
 	if follows(a.snapshot().Row) {
-		_ = a.call(a.onNothingFollowed)
+		_ = a.call(func() error { a.onNothingFollowed(); return nil }) // when this host stops first, the next one decides
 		return
 	}
 	if reason == "" {
@@ -289,14 +289,25 @@ func (a *actor) compensate(reason string) {
 		})
 		return
 	}
-	_ = a.call(func() error {
-		return a.transition(EvStartFailed, func(r *journal.SeatRow) { r.Cause = causeStartFailed }, &settle{
-			state: wire.GoalFailed, err: &wire.Error{
-				Code: wire.CodeFailedPrecondition, Outcome: wire.OutcomeNotExecuted,
-				Message: "the host stopped before the agent was started (" + reason + "); spawn it again",
-			},
-		})
+	_ = a.call(func() error { a.onCompensated(reason); return nil }) // when this host stops first, the next one decides
+}
+
+// onCompensated fails a spawn that an earlier host left, of which nothing is there any more.
+func (a *actor) onCompensated(reason string) {
+	if s := a.snapshot().State; s != Starting && s != Prepared {
+		return // it was stopped meanwhile
+	}
+	err := a.transition(EvStartFailed, func(r *journal.SeatRow) { r.Cause = causeStartFailed }, &settle{
+		state: wire.GoalFailed, err: &wire.Error{
+			Code: wire.CodeFailedPrecondition, Outcome: wire.OutcomeNotExecuted,
+			Message: "the host stopped before the agent was started (" + reason + "); spawn it again",
+		},
 	})
+	if err != nil {
+		a.log.Error("record an interrupted spawn", "err", err)
+		a.after(a.exitTries, func() { a.onCompensated(reason) })
+		a.exitTries++
+	}
 }
 
 // removeDir removes what the host itself made of a seat that no runtime ever knew.

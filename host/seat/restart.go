@@ -385,12 +385,17 @@ func (a *actor) retire(why error) {
 }
 
 // onNothingFollowed goes on with a restart whose process was recorded and never executed.
-func (a *actor) onNothingFollowed() error {
+func (a *actor) onNothingFollowed() {
+	if s := a.snapshot().State; s != Starting && s != Prepared {
+		return // it was stopped meanwhile
+	}
 	if err := a.transition(EvUndone, nil, nil); err != nil {
-		return err
+		a.log.Error("record an interrupted restart", "err", err)
+		a.after(a.exitTries, a.onNothingFollowed)
+		a.exitTries++
+		return
 	}
 	a.goRestart(0)
-	return nil
 }
 
 // tellLaunched tells the followers of a spawn that its process runs; those of a later process have no goal.

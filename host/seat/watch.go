@@ -137,7 +137,7 @@ func (a *actor) onStatus(st sdk.SeatStatus) {
 	switch st.State {
 	case sdk.SeatRunning:
 		switch {
-		case state == Unknown:
+		case state == Unknown, state == Starting, state == Prepared: // the last two, when the journal did not take it back at boot
 			a.try(a.foundRunning(st.Handle))
 		case state == Stopping && a.stopping == nil:
 			a.ladder(sdk.StopGraceful) // a stop that lost its runtime goes on once the seat answers

@@ -3,7 +3,6 @@ package supervise
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -64,13 +63,7 @@ func TestAPluginThatDoesNotAnswerIsReplaced(t *testing.T) {
 	})
 	s.Start()
 	live := f.ready(s)
-	if err := syscall.Kill(live.PID, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, 5*time.Second, "it is stopped", func() bool {
-		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", live.PID))
-		return strings.Contains(string(b), ") T ")
-	})
+	suspend(t, live.PID)
 	_, err := do(live, f.ctx(), nil)
 	if !errors.Is(err, sdk.ErrPluginDown) {
 		t.Errorf("a call to a stuck process: %v", err)
@@ -86,9 +79,7 @@ func TestAPluginThatLosesItsConnectionIsReplaced(t *testing.T) {
 	s := f.start(f.entry())
 	live := f.ready(s)
 	// The nearest thing to a plugin whose server is stuck: nobody at the socket, the process there.
-	if err := syscall.Kill(live.PID, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	suspend(t, live.PID)
 	next, err := s.After(f.ctx(), live.Attempt)
 	if err != nil || next.PID == live.PID || !gone(live.PID) {
 		t.Fatalf("%+v, %v; the old one is gone: %v", next, err, gone(live.PID))

@@ -12,12 +12,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/test/busy"
+	"github.com/cotal-ai/cotal-host/test/harness"
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
 )
@@ -206,6 +208,18 @@ func eventually(t *testing.T, within time.Duration, what string, ok func() bool)
 			t.Fatalf("not within %s: %s", time.Since(begin), what)
 		}
 		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// suspend stops a process as SIGSTOP does, and returns when it is stopped.
+func suspend(t *testing.T, pid int) {
+	t.Helper()
+	err := syscall.Kill(pid, syscall.SIGSTOP)
+	if err == nil {
+		err = harness.AwaitStopped(pid)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -20,9 +20,7 @@ func TestAPluginThatLeavesItsProcessGroupIsEnded(t *testing.T) {
 	if pgid, err := syscall.Getpgid(old.PID); err != nil || pgid == old.PID {
 		t.Fatalf("it is in group %d still, %v", pgid, err)
 	}
-	if err := syscall.Kill(old.PID, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	suspend(t, old.PID)
 	done, err := s.Restart(f.ctx())
 	if err != nil {
 		t.Fatal(err)
@@ -31,9 +29,7 @@ func TestAPluginThatLeavesItsProcessGroupIsEnded(t *testing.T) {
 		_, said := f.log.find("replaced process has ended")
 		return gone(old.PID) && said
 	})
-	if err := syscall.Kill(done.PID, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	suspend(t, done.PID)
 	if err := s.Stop(context.Background()); err != nil || !gone(done.PID) {
 		t.Errorf("%v, gone %v", err, gone(done.PID))
 	}
@@ -53,9 +49,7 @@ func TestAProcessThatDoesNotEndIsNamedByStopAndNotSaidToHaveEnded(t *testing.T) 
 		}
 		return real(pid, sig)
 	}
-	if err := syscall.Kill(old.PID, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	suspend(t, old.PID)
 	if _, err := s.Restart(f.ctx()); err != nil {
 		t.Fatal(err)
 	}

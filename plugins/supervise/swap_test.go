@@ -187,9 +187,7 @@ func TestAReplacedProcessThatIsStuckIsKilledInTheEnd(t *testing.T) {
 	f := newFixture(t)
 	s := f.start(f.entry())
 	old := f.ready(s)
-	if err := syscall.Kill(old.PID, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	suspend(t, old.PID)
 	if _, err := s.Restart(f.ctx()); err != nil {
 		t.Fatal(err)
 	}

@@ -392,9 +392,7 @@ func TestASnapshotOutlivesTheWorker(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := seat.SignalExact(id, sig); err != nil {
-			t.Fatal(err)
-		}
+		signalTo(t, id, sig)
 		r.shot(r.rt, q, fmt.Sprintf("the box is on the screen again after %v", sig), holds)
 		if now := workerOf(t); now == pid {
 			t.Errorf("after %v worker %d goes on", sig, pid)

@@ -411,9 +411,7 @@ func TestFieldB23_StoppedServerAndCustody(t *testing.T) {
 	r := newRig(t)
 	q := r.spec(`[{"hang":true}]`)
 	st := r.start(q)
-	if err := seat.SignalExact(seatIdentity(r.place(q).Server), syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	signalTo(t, seatIdentity(r.place(q).Server), syscall.SIGSTOP)
 	// Custody answers: what it says is true whatever tmux does.
 	began := time.Now()
 	if got := r.adopt(q, true); got.State != sdk.SeatRunning || got.Agent != st.Agent || !strings.Contains(got.Reason, "no answer in time") {
@@ -446,8 +444,7 @@ func TestFieldB23_StoppedServerAndCustody(t *testing.T) {
 		})
 	}
 	calls.Wait()
-	custody := r.signalCustody(q, syscall.SIGSTOP)
-	eventually(t, "custody is stopped", func() bool { st, err := seat.ReadProc(custody.PID); return err == nil && st.State == 'T' })
+	r.signalCustody(q, syscall.SIGSTOP)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	if st, err := r.rt.Adopt(ctx, adoptOf(q, false)); err != nil || st.State != sdk.SeatUnknown {

@@ -389,10 +389,20 @@ func (r *rig) custody(q sdk.SpawnRequest) seat.Identity {
 func (r *rig) signalCustody(q sdk.SpawnRequest, sig syscall.Signal) seat.Identity {
 	r.t.Helper()
 	id := r.custody(q)
-	if err := seat.SignalExact(id, sig); err != nil {
-		r.t.Fatal(err)
-	}
+	signalTo(r.t, id, sig)
 	return id
+}
+
+// signalTo sends a signal to a process. One that was to be stopped is when it returns.
+func signalTo(t testing.TB, id seat.Identity, sig syscall.Signal) {
+	t.Helper()
+	err := seat.SignalExact(id, sig)
+	if err == nil && sig == syscall.SIGSTOP {
+		err = harness.AwaitStopped(id.PID)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // killCustody kills the custody process of a seat and waits for its death.

@@ -100,10 +100,6 @@ func (c *Client) Call(ctx context.Context, call Call, out any) (Responder, error
 	if err != nil {
 		return who, fmt.Errorf("call %s of %s: %w", call.Command, call.Endpoint, err)
 	}
-	if raw, ok := out.(*json.RawMessage); ok && len(data) > 0 {
-		*raw = data // it is JSON already, and nobody else has it
-		return who, nil
-	}
 	if raw, ok := out.(*json.RawMessage); ok && raw != nil && len(data) > 0 {
 		*raw = data // it was read once, to be believed; whoever wants the text need not wait for a second time
 	} else if out != nil && len(data) > 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -382,14 +383,13 @@ func (c *Client) channels(ctx context.Context) ([]ChannelInfo, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	d, err := wire.DecodeChannelDefaults(all.rows[wire.DefaultsKey])
+	rows := all.copy()
+	d, err := wire.DecodeChannelDefaults(rows[wire.DefaultsKey])
 	if err != nil {
 		d = wire.ChannelDefaults{} // none, or damaged: the contract's own
 	}
 	found := map[string]ChannelInfo{}
-	for name, raw := range all.rows {
+	for name, raw := range rows {
 		if config, err := wire.DecodeChannelConfig(raw); err == nil && wire.ValidChannel(name) {
 			found[name] = infoOf(name, &config, d)
 		}
@@ -446,6 +446,12 @@ type collector struct {
 	rows map[string][]byte
 	full chan struct{}
 	once sync.Once
+}
+
+func (c *collector) copy() map[string][]byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.rows)
 }
 
 func (c *collector) armed(bool) {}

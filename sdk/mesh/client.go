@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"time"
@@ -135,9 +136,23 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
 			kind = ErrUnauthorized
 		}
-		return nil, fmt.Errorf("connect to mesh: %w at %s: %w", kind, cfg.URL, err)
+		return nil, fmt.Errorf("connect to mesh: %w at %s: %w", kind, shown(cfg.URL), err)
 	}
 	return c, nil
+}
+
+// shown is addresses of servers without what stands before an @ in them: that is a password or a token.
+func shown(servers string) string {
+	list := strings.Split(servers, ",")
+	for i, one := range list {
+		if at := strings.LastIndexByte(one, '@'); at >= 0 {
+			scheme, _, ok := strings.Cut(one[:at], "://")
+			if list[i] = one[at+1:]; ok {
+				list[i] = scheme + "://" + list[i]
+			}
+		}
+	}
+	return strings.Join(list, ",")
 }
 
 // dial connects within timeout, whatever the library waits for by itself: each server once for the connection
@@ -197,35 +212,41 @@ func authOption(cfg Config) (nats.Option, error) {
 // ReadToken reads a token file. It refuses (ErrTokenFile) one that its group or others can read and
 // names the fix.
 func ReadToken(path string) (string, error) {
-	f, err := openFile(path)
+	text, err := readPrivate(path, maxToken)
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrTokenFile, err)
+		return "", err
 	}
-	defer f.Close()
-	st, err := f.Stat() // of what was opened: a rename in between changes nothing
-	if err != nil {
-		return "", fmt.Errorf("%w: inspect %s: %w", ErrTokenFile, path, err)
-	}
-	if !st.Mode().IsRegular() {
-		return "", fmt.Errorf("%w: %s is not a regular file", ErrTokenFile, path)
-	}
-	if st.Mode().Perm()&0o077 != 0 {
-		return "", fmt.Errorf("%w: %s can be read by others (mode %04o); fix it with: chmod 600 %s", ErrTokenFile, path, st.Mode().Perm(), path)
-	}
-	buf := make([]byte, 8192)
-	n := 0
-	for n < len(buf) {
-		k, err := f.Read(buf[n:])
-		n += k
-		if err != nil {
-			break
-		}
-	}
-	token := strings.TrimSpace(string(buf[:n]))
+	token := strings.TrimSpace(string(text))
 	if token == "" {
 		return "", fmt.Errorf("%w: %s is empty", ErrTokenFile, path)
 	}
 	return token, nil
+}
+
+// maxToken bounds a token file, in bytes.
+const maxToken = 8 << 10
+
+// readPrivate reads a file that its user alone can read, at most limit bytes of it. Errors: ErrTokenFile.
+func readPrivate(path string, limit int64) ([]byte, error) {
+	f, err := openFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTokenFile, err)
+	}
+	defer f.Close()
+	st, err := f.Stat() // of what was opened: a rename in between changes nothing
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: inspect %s: %w", ErrTokenFile, path, err)
+	case !st.Mode().IsRegular():
+		return nil, fmt.Errorf("%w: %s is not a regular file", ErrTokenFile, path)
+	case st.Mode().Perm()&0o077 != 0:
+		return nil, fmt.Errorf("%w: %s can be read by others (mode %04o); fix it with: chmod 600 %s", ErrTokenFile, path, st.Mode().Perm(), path)
+	}
+	p, err := io.ReadAll(io.LimitReader(f, limit))
+	if err != nil {
+		return nil, fmt.Errorf("%w: read %s: %w", ErrTokenFile, path, err)
+	}
+	return p, nil
 }
 
 // NewCaller mints a principal for one life outside user mode: local.<nkey> and a lifecycle UID.

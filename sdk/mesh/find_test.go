@@ -234,3 +234,21 @@ func TestOutcomeOf(t *testing.T) {
 		}
 	}
 }
+
+// A URL may hold a password or a token, and an error is shown to people and written into logs.
+func TestAnErrorShowsNoSecretOfAnAddress(t *testing.T) {
+	for in, want := range map[string]string{
+		"nats://127.0.0.1:4222":                      "nats://127.0.0.1:4222",
+		"nats://me:pssst@a:1,tls://pssst@b:2,c:3":    "nats://a:1,tls://b:2,c:3",
+		"me:pssst@a:1":                               "a:1",
+		"nats://me:ps@sst@a:1, nats://me:pssst@b:22": "nats://a:1, nats://b:22",
+	} {
+		if got := shown(in); got != want {
+			t.Errorf("%s is shown as %s, want %s", in, got, want)
+		}
+	}
+	_, err := Connect(t.Context(), Config{URL: "nats://me:pssst@127.0.0.1:1", Space: "main"})
+	if !errors.Is(err, ErrUnreachable) || strings.Contains(err.Error(), "pssst") || !strings.Contains(err.Error(), "nats://127.0.0.1:1") {
+		t.Errorf("%v", err)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -101,18 +102,14 @@ func join(t testing.TB, c *mesh.Client, cfg mesh.JoinConfig) *mesh.Presence {
 	return p
 }
 
-// eventually asks for a fact until it holds.
+// eventually asks for a fact until it holds, for as long as limit is on this machine.
 func eventually(t testing.TB, what string, limit time.Duration, ok func() bool) {
 	t.Helper()
-	end := time.NewTimer(limit)
-	defer end.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-end.C:
-			t.Fatalf("not within %s: %s", limit, what)
+	for begin := time.Now(); !ok(); <-tick.C {
+		if busy.Over(begin, limit) {
+			t.Fatalf("not within %s: %s", time.Since(begin), what)
 		}
 	}
 }

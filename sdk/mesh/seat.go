@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -77,25 +76,11 @@ func fromSeat(getenv func(string) string) (Config, JoinConfig, error) {
 // ReadMaterial reads the material of a launch. It refuses (ErrTokenFile) a file that others can read.
 func ReadMaterial(path string) (wire.LaunchMaterial, error) {
 	var m wire.LaunchMaterial
-	f, err := openFile(path)
+	p, err := readPrivate(path, maxMaterial)
 	if err != nil {
-		return m, fmt.Errorf("%w: %w", ErrTokenFile, err)
+		return m, err
 	}
-	defer f.Close()
-	st, err := f.Stat() // of what was opened
-	switch {
-	case err != nil:
-		return m, fmt.Errorf("%w: inspect %s: %w", ErrTokenFile, path, err)
-	case !st.Mode().IsRegular():
-		return m, fmt.Errorf("%w: %s is not a regular file", ErrTokenFile, path)
-	case st.Mode().Perm()&0o077 != 0:
-		return m, fmt.Errorf("%w: %s can be read by others (mode %04o); fix it with: chmod 600 %s", ErrTokenFile, path, st.Mode().Perm(), path)
-	}
-	p, err := io.ReadAll(io.LimitReader(f, maxMaterial))
-	if err == nil {
-		m, err = wire.DecodeLaunchMaterial(p)
-	}
-	if err != nil {
+	if m, err = wire.DecodeLaunchMaterial(p); err != nil {
 		return m, fmt.Errorf("%w: %s: %s", ErrTokenFile, path, strings.TrimSpace(err.Error()))
 	}
 	return m, nil

@@ -121,7 +121,7 @@ type AttachArgs struct {
 	Rows     uint16 `json:"rows,omitempty"`     // of the viewer's terminal
 	Cols     uint16 `json:"cols,omitempty"`
 	// Replaces is a session of the same holder and target which the new one stands in for, after its rail
-	// broke: it ends first, so that nobody waits for a viewer that has come back.
+	// broke: it ends once nothing refuses the new one any more, which has its keyboard.
 	Replaces string `json:"replaces,omitempty"`
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -177,9 +178,11 @@ func (s *strike) newest(reached int) harness.Proc {
 
 // begin lets the fault strike and returns what ends it.
 func (s *strike) begin(target harness.Proc) (heal func()) {
-	signal := func(sig syscall.Signal) {
-		if err := s.w.TrySignal(target.PID, sig); err != nil && sig != syscall.SIGCONT {
-			s.w.t.Errorf("send %v: %v", sig, err)
+	signal := func(sig syscall.Signal, pids ...int) {
+		for _, pid := range pids {
+			if err := s.w.TrySignal(pid, sig); err != nil && sig != syscall.SIGCONT {
+				s.w.t.Errorf("send %v: %v", sig, err)
+			}
 		}
 	}
 	switch {
@@ -207,18 +210,25 @@ func (s *strike) begin(target harness.Proc) (heal func()) {
 			}
 		}
 	case s.cell.fault == stop:
-		signal(syscall.SIGSTOP)
+		// A server of tmux makes what was stopped in its terminals go on at once: it is stopped before and goes
+		// on after.
+		stopped := []int{target.PID}
+		if s.cell.process == theSeat && runtimeOf(s.cell.site) == "tmux" {
+			stopped = []int{target.PPID, target.PID}
+		}
+		signal(syscall.SIGSTOP, stopped...)
 		return func() {
 			if !s.w.Alive(target.PID) {
 				s.note("the stopped process was replaced meanwhile")
 			}
-			signal(syscall.SIGCONT)
+			slices.Reverse(stopped)
+			signal(syscall.SIGCONT, stopped...)
 		}
 	case s.broker != nil:
 		s.broker.Kill()
 		return s.broker.Restart
 	default:
-		signal(syscall.SIGKILL)
+		signal(syscall.SIGKILL, target.PID)
 		return func() {}
 	}
 }

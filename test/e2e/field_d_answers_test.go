@@ -221,7 +221,7 @@ func TestFieldD18_WithNobodyAttachedQuestionsAreAnswered(t *testing.T) {
 	})
 }
 
-// Twenty terminals that answer by themselves come and go while the agent asks; some leave by key, some are
+// Twenty terminals that answer by themselves come and go while the agent asks; some leave, some are
 // closed. Every question has one answer, and none is left in a terminal for the user's shell.
 func TestFieldD19_EveryQuestionIsAnsweredOnceWhoeverComesAndGoes(t *testing.T) {
 	inEveryRuntime(t, func(t *testing.T, s *stage) {
@@ -241,9 +241,7 @@ func TestFieldD19_EveryQuestionIsAnsweredOnceWhoeverComesAndGoes(t *testing.T) {
 			}
 			if i%4 == 0 {
 				if s.runtime == "tmux" {
-					e.keys("C-b")
-					s.prefixed("asks")
-					e.keys("d")
+					s.detached("asks", e)
 				} else {
 					e.keys("C-]")
 				}

@@ -227,19 +227,10 @@ func (c *seated) see(text string) {
 	})
 }
 
-// leave presses the detach key until the command ends: a key that comes in one read with others may count
-// as pasted.
+// leave presses the detach key until the command ends (harness.PressUntil), and returns its exit code.
 func (c *seated) leave(key string) int {
 	c.t.Helper()
-	for i := range len(key) {
-		c.typed(key[i : i+1])
-		c.taken()
-	}
-	select {
-	case <-c.ended:
-	case <-time.After(10 * time.Second):
-		harness.PressUntil(c.ptm, key, c.ended, harness.DefaultWait)
-	}
+	harness.PressUntil(c.ptm, key, c.ended, harness.DefaultWait)
 	return c.wait()
 }
 
@@ -339,17 +330,20 @@ func (e *emulator) keys(keys ...string) {
 	}
 }
 
-// prefixed waits until the tmux of a seat has taken its prefix from a viewer. A key that it comes to within a
-// millisecond of the one before, because it was busy until then, is a paste to it and goes to the agent.
-func (s *stage) prefixed(seat string) {
+// detached ends the terminal that a command in e has at the tmux of a seat, as a user's `tmux detach-client` does. Its
+// keys would not do in a test of answers: one that tmux reads together with an answer of the terminal is a paste to it
+// and goes to the agent.
+func (s *stage) detached(seat string, e *emulator) {
 	s.t.Helper()
 	var place struct{ Socket string }
 	if err := json.Unmarshal([]byte(read(s.t, filepath.Join(s.SeatRoot, s.Inspect(seat).SeatID, "tmux.json"))), &place); err != nil {
 		s.t.Fatal(err)
 	}
-	await(s.t, harness.DefaultWait, "the prefix is taken", func() (bool, string) {
-		out, err := exec.Command("tmux", "-S", place.Socket, "list-clients", "-F", "#{client_prefix}").CombinedOutput()
-		return err == nil && strings.Contains(string(out), "1"), fmt.Sprintf("%v %s", err, out)
+	tty := strings.TrimSpace(e.call("display-message", "-p", "#{pane_tty}"))
+	// The one before it may be listed still, and this one not yet.
+	await(s.t, harness.DefaultWait, "its terminal is detached", func() (bool, string) {
+		out, err := exec.Command("tmux", "-S", place.Socket, "detach-client", "-t", tty).CombinedOutput()
+		return err == nil, fmt.Sprintf("%v %s", err, out)
 	})
 }
 

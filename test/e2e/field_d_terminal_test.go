@@ -301,7 +301,11 @@ func TestFieldD10_NoSequenceIsCut(t *testing.T) {
 		}
 		// It takes no output while the whole flood comes.
 		stop := func(sig syscall.Signal) {
-			if err := syscall.Kill(pid, sig); err != nil { // the server started above
+			err := syscall.Kill(pid, sig) // the server started above
+			if err == nil && sig == syscall.SIGSTOP {
+				err = harness.AwaitStopped(pid)
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
 		}

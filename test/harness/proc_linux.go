@@ -90,9 +90,9 @@ func readProc(pid int) (Proc, bool) {
 	return p, true
 }
 
-// awaitStopped waits until no thread of a process runs any more. The signal is sent at once and takes a while to
-// reach them: on a busy machine a host that had been sent it answered one more question.
-func awaitStopped(pid int) error {
+// AwaitStopped waits until no thread of a process that was sent SIGSTOP runs any more. The signal is sent at once and
+// takes a while to reach them: on a busy machine a host that had been sent it answered one more question.
+func AwaitStopped(pid int) error {
 	for begin := time.Now(); ; <-time.After(time.Millisecond) {
 		tasks, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
 		if err != nil {

@@ -14,7 +14,8 @@ func awaitChild() bool { return false }
 
 func descendants() ([]Proc, error) { return nil, errNoSubreaper }
 
-func awaitStopped(int) error { return errNoSubreaper }
+// AwaitStopped is not available on this system.
+func AwaitStopped(int) error { return errNoSubreaper }
 
 // RSS is not available on this system.
 func RSS(int) (rss, anon int, err error) { return 0, 0, errNoSubreaper }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -29,6 +30,10 @@ type server struct {
 // request to end before, the test process was killed: nobody else will remove dir.
 func serveWarden(in io.Reader, out io.Writer, dir string) {
 	becomeSubreaper()
+	if signal.Ignored(syscall.SIGHUP) {
+		// Under nohup everything it starts would ignore a hangup too. What is handled here is not ignored there.
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
 	s := &server{started: map[int]bool{}, spawned: make(chan struct{}, 1), out: json.NewEncoder(out)}
 	go s.reap()
 	dec := json.NewDecoder(bufio.NewReader(in))
@@ -152,7 +157,7 @@ func (s *server) signal(pid int, sig syscall.Signal) error {
 			if err := syscall.Kill(pid, sig); err != nil || sig != syscall.SIGSTOP {
 				return err
 			}
-			return awaitStopped(pid)
+			return AwaitStopped(pid)
 		}
 	}
 	return fmt.Errorf("process %d was not started by this test, or is gone", pid)

@@ -171,7 +171,11 @@ func (s *Terminal) Kill() {
 // Stop stops the command as SIGSTOP does: it reads nothing any more.
 func (s *Terminal) Stop() {
 	s.t.Helper()
-	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	err := s.cmd.Process.Signal(syscall.SIGSTOP)
+	if err == nil {
+		err = harness.AwaitStopped(s.cmd.Process.Pid)
+	}
+	if err != nil {
 		s.t.Fatalf("stop cotal: %v", err)
 	}
 }

@@ -112,7 +112,8 @@ func codeOfWire(e *wire.Error) Code {
 	return Refused
 }
 
-// Main runs a command tree and returns the exit code. Every error is one line on errw.
+// Main runs a command tree and returns the exit code. Every error is one line on errw. Of a tree whose output is an
+// Output, a result that could not be written is an error, too.
 func Main(ctx context.Context, root *cobra.Command, args []string, errw io.Writer) int {
 	root.SetArgs(args)
 	root.SilenceErrors, root.SilenceUsage = true, true
@@ -122,6 +123,9 @@ func Main(ctx context.Context, root *cobra.Command, args []string, errw io.Write
 	})
 	noFiles(root)
 	cmd, err := root.ExecuteContextC(ctx)
+	if out, ok := root.OutOrStdout().(*Output); ok {
+		err = out.lost(err)
+	}
 	if err == nil {
 		return int(OK)
 	}

@@ -32,6 +32,8 @@ type Target struct {
 	// caller stays the same over reconnects: goals belong to who asked for them.
 	caller wire.Caller
 	unkept error
+	// chooses: any host of a space will do where none is named, as for every command of cotal.
+	chooses bool
 }
 
 // Flags declares the shared flags.
@@ -46,6 +48,7 @@ func (t *Target) Flags(cmd *cobra.Command) {
 
 // OnFlag declares the flag that chooses among the hosts of a space.
 func (t *Target) OnFlag(cmd *cobra.Command) {
+	t.chooses = true
 	cmd.PersistentFlags().StringVar(&t.On, "on", "", "instance id of the host that is meant, as cotal status prints it (default: the one found; with --server any of the space)")
 }
 
@@ -143,6 +146,7 @@ type Client struct {
 
 	mu   sync.Mutex
 	lost chan struct{} // closed when the server is lost; then replaced
+	away bool          // the server is lost now
 }
 
 // connectMax bounds the connect however much time there is for the answer. Without --timeout it is
@@ -171,6 +175,9 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 		return nil, err
 	}
 	instance := e.InstanceID
+	if t.chooses && !serves(path, e.Space) {
+		instance = "" // any of that space: the host that was found is not in it
+	}
 	if t.On != "" {
 		if !wire.ValidUID(t.On) {
 			return nil, Fail(Usage, "--on %s: an instance id is 26 to 32 characters of [a-z0-9], never the beginning of one; cotal status prints that of a host", t.On)
@@ -198,6 +205,12 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 	return c, nil
 }
 
+// serves says whether the host that a file names is in a space. No file names none.
+func serves(path, space string) bool {
+	e, err := mesh.ReadEndpoint(path)
+	return path == "" || err != nil || e.Space == space
+}
+
 // tokenHint is the way out for whoever a server has refused.
 func tokenHint(file string) string {
 	if file == "" {
@@ -222,13 +235,21 @@ func (t *Target) identify(space string) error {
 }
 
 func (c *Client) onState(connected bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.away = !connected
 	if connected {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	close(c.lost)
 	c.lost = make(chan struct{})
+}
+
+// Connected says whether the server is there, as far as is known.
+func (c *Client) Connected() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.away
 }
 
 // errLost is why a call ends early: its reply can no longer come.
@@ -238,6 +259,12 @@ var errLost = errors.New("the server was lost")
 // call ends as soon as the server is lost, with mesh.ErrNoReply; the client itself reconnects. Of one that is
 // interrupted the error is context.Canceled, and mesh.OutcomeOf says whether it may have been executed.
 func (c *Client) Manager(ctx context.Context, call mesh.Call, out any) error {
+	_, err := c.manager(ctx, call, out)
+	return err
+}
+
+// manager is Manager that says who answered.
+func (c *Client) manager(ctx context.Context, call mesh.Call, out any) (who mesh.Responder, err error) {
 	call.Endpoint = wire.EndpointManager
 	if call.Instance == "" {
 		call.Instance = c.Instance
@@ -259,24 +286,24 @@ func (c *Client) Manager(ctx context.Context, call mesh.Call, out any) error {
 		case <-done:
 		}
 	}()
-	_, err := c.Call(callCtx, call, out)
+	who, err = c.Call(callCtx, call, out)
 	switch {
 	case err == nil:
-		return nil
+		return who, nil
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
-		return err
+		return who, err
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return who, ctx.Err()
 	case context.Cause(callCtx) == errLost && mesh.OutcomeOf(err) == wire.OutcomeUnknown:
-		return fmt.Errorf("call %s of %s: %w: the server was lost, and whether it was executed is unknown", call.Command, call.Endpoint, mesh.ErrNoReply)
+		return who, fmt.Errorf("call %s of %s: %w: the server was lost, and whether it was executed is unknown", call.Command, call.Endpoint, mesh.ErrNoReply)
 	case context.Cause(callCtx) == errLost && mesh.OutcomeOf(err) == wire.OutcomeNotExecuted:
-		return fmt.Errorf("call %s of %s: %w: the server was lost before the request was sent", call.Command, call.Endpoint, mesh.ErrUnreachable)
+		return who, fmt.Errorf("call %s of %s: %w: the server was lost before the request was sent", call.Command, call.Endpoint, mesh.ErrUnreachable)
 	}
 	var refused *wire.Error
 	if errors.As(err, &refused) {
-		return refused // its own words are enough
+		return who, refused // its own words are enough
 	}
-	return err
+	return who, err
 }
 
 // readWait is how long the answer to a read is waited for.
@@ -285,6 +312,44 @@ const readWait = 5 * time.Second
 // Read calls a command that changes nothing: without an answer the host counts as unreachable.
 func (c *Client) Read(ctx context.Context, command string, args, out any) error {
 	return c.Ask(ctx, mesh.Call{Command: command, Args: args, Deadline: readWait}, out)
+}
+
+// ReadAny is Read that says which host answered: where none is named, one of several may.
+func (c *Client) ReadAny(ctx context.Context, command string, args, out any) (instance string, err error) {
+	return c.AskAny(ctx, mesh.Call{Command: command, Args: args, Deadline: readWait}, out)
+}
+
+// AskAny is Ask that says which host answered.
+func (c *Client) AskAny(ctx context.Context, call mesh.Call, out any) (instance string, err error) {
+	who, err := c.manager(ctx, call, out)
+	return who.InstanceID, c.Unanswered(err)
+}
+
+// OneOf is the note that a host is one of several, of which none was named: who asked for what did not know which it
+// would be. It is empty where one was named, there is no other, or nobody says so.
+func (c *Client) OneOf(ctx context.Context, instance string) string {
+	if c.Instance != "" {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, readWait)
+	defer cancel()
+	list, err := c.Instances(ctx, wire.EndpointManager)
+	if err != nil || len(list) < 2 {
+		return ""
+	}
+	return oneOf(c.Endpoint.Space, instance, list)
+}
+
+// oneOf names the host that answered first.
+func oneOf(space, instance string, list []wire.ExpectedReply) string {
+	var others []string
+	for _, e := range list {
+		if e.InstanceID != instance {
+			others = append(others, e.InstanceID)
+		}
+	}
+	slices.Sort(others)
+	return fmt.Sprintf("space %s has %d hosts, and this is of %s; for another: --on %s", space, len(list), instance, strings.Join(others, " or --on "))
 }
 
 // Ask is Read of a call that says more, such as how long its answer may take.
@@ -348,7 +413,9 @@ func (c *Client) Everybody(ctx context.Context, call mesh.Call) (answers []mesh.
 			missing = append(missing, fmt.Sprintf("instance %s is there and has not answered within %s", e.InstanceID, call.Deadline))
 		}
 		return answers, missing, nil
-	case err != nil && len(answers) == 0 && (errors.Is(err, mesh.ErrNoReply) || errors.Is(err, mesh.ErrNoResponder)):
+	case err != nil && len(answers) == 0 && errors.Is(err, mesh.ErrNoResponder):
+		return nil, nil, Fail(Unreachable, "no host serves space %s at %s: %w", c.Endpoint.Space, c.Endpoint.URL, err)
+	case err != nil && len(answers) == 0 && errors.Is(err, mesh.ErrNoReply):
 		return nil, nil, Fail(Unreachable, "no host answers in space %s at %s: %w", c.Endpoint.Space, c.Endpoint.URL, err)
 	}
 	return answers, nil, err
