@@ -144,6 +144,74 @@ func TestTheLatestTranscriptOfASessionCounts(t *testing.T) {
 	}
 }
 
+// A fork has a copy of the session that it began with. The seat whose session that is goes on with it, and what it
+// wrote since is neither hidden by the copy nor overwritten by it, in whichever order the two are stopped.
+//
+// proves: CONN-1
+func TestACopyOfASessionIsNoLaterThanItsSource(t *testing.T) {
+	for _, first := range []string{"the fork", "the source"} {
+		t.Run(first+" is stopped first", func(t *testing.T) {
+			source := request(t)
+			seats := t.TempDir()
+			c := configured(t, sdk.PluginConfig{SeatRoot: seats})
+			seat := func(name string) sdk.LaunchRequest {
+				t.Helper()
+				req := source
+				req.Resume, req.Dir = session, filepath.Join(seats, name, "launch")
+				if err := os.MkdirAll(req.Dir, 0o700); err != nil {
+					t.Fatal(err)
+				}
+				return req
+			}
+			stop := func(req sdk.LaunchRequest) {
+				t.Helper()
+				if _, err := c.Reap(t.Context(), sdk.LeftoverRequest{Dir: req.Dir, WorkspaceRoot: req.WorkspaceRoot}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			source = seat("source")
+			project := strings.ReplaceAll(strings.ReplaceAll(source.Cwd, "/", "-"), "_", "-")
+			transcript := filepath.Join(source.Dir, "claude", "projects", project, session+".jsonl")
+			put := func(age time.Duration, text string) {
+				t.Helper()
+				if err := os.MkdirAll(filepath.Dir(transcript), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(transcript, fmt.Appendf(nil, "{\"cwd\":%q}\n%s", source.Cwd, text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Chtimes(transcript, time.Time{}, time.Now().Add(-age)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			put(2*time.Hour, "")
+			fork := seat("fork")
+			if _, err := c.BuildLaunch(t.Context(), fork); err != nil {
+				t.Fatal(err)
+			}
+			put(time.Hour, "longer\n")
+			if first == "the fork" {
+				stop(fork)
+				stop(source)
+			} else {
+				stop(source)
+				stop(fork)
+			}
+			again := seat("again")
+			if _, err := c.BuildLaunch(t.Context(), again); err != nil {
+				t.Fatal(err)
+			}
+			found, err := filepath.Glob(filepath.Join(again.Dir, "claude", "projects", "*", session+".jsonl"))
+			if err != nil || len(found) != 1 {
+				t.Fatalf("the seat has %v (%v), want one transcript", found, err)
+			}
+			if text, err := os.ReadFile(found[0]); err != nil || !strings.HasSuffix(string(text), "longer\n") {
+				t.Errorf("the session goes on with %s (%v), want what its own seat wrote last", text, err)
+			}
+		})
+	}
+}
+
 // proves: CONN-1
 func TestReapKeepsTheSessionsAndRemovesTheRest(t *testing.T) {
 	req := request(t)

@@ -34,3 +34,15 @@ func TestSessionIDsAreUUIDsOfTheirOwn(t *testing.T) {
 		t.Errorf("%s and %s", a, b)
 	}
 }
+
+func TestProjectDirectoriesAreNamedInUnitsOfUTF16(t *testing.T) {
+	for cwd, want := range map[string]string{
+		"/home/u/a_b.c": "-home-u-a-b-c",
+		"/é":            "--",
+		"/x\U0001F600y": "-x--y",
+	} {
+		if got := projectDir(cwd); got != want {
+			t.Errorf("the directory of %q is %q, want %q", cwd, got, want)
+		}
+	}
+}

@@ -34,14 +34,21 @@ func sessionOf(minted string) string {
 // own.
 const maxProjectDir = 200
 
-// projectDir is the name of the directory in which the program keeps the sessions of a working directory.
+// projectDir is the name of the directory in which the program keeps the sessions of a working directory. The program
+// counts in UTF-16: a character that takes two units there is two dashes.
 func projectDir(cwd string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
-			return r
+	var name strings.Builder
+	for _, r := range cwd {
+		switch {
+		case r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9':
+			name.WriteRune(r)
+		case r > 0xffff:
+			name.WriteString("--")
+		default:
+			name.WriteByte('-')
 		}
-		return '-'
-	}, cwd)
+	}
+	return name.String()
 }
 
 // keptDir is where the sessions of seats that are gone are kept.
@@ -128,13 +135,18 @@ func cwdOf(path string) (string, error) {
 	}
 }
 
-// copyFile copies a file so that at any time there is the old one or the whole new one. Both ends are this user's.
+// copyFile copies a file so that at any time there is the old one or the whole new one. The copy is as old as its
+// source: of several the latest counts, and a copy that nobody went on with must not win. Both ends are this user's.
 func copyFile(from, to string) error {
 	in, err := program.Open(from)
 	if err != nil {
 		return fmt.Errorf("copy session: %w", err)
 	}
 	defer in.Close()
+	st, err := in.Stat() // before it is read: what is written meanwhile is later than the copy
+	if err != nil {
+		return fmt.Errorf("copy session: %w", err)
+	}
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return fmt.Errorf("copy session: %w", err)
 	}
@@ -145,6 +157,9 @@ func copyFile(from, to string) error {
 	_, err = io.Copy(out, in)
 	if cerr := out.Close(); err == nil {
 		err = cerr
+	}
+	if err == nil {
+		err = os.Chtimes(out.Name(), time.Time{}, st.ModTime())
 	}
 	if err == nil {
 		err = os.Rename(out.Name(), to)
