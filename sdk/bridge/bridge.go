@@ -530,14 +530,9 @@ func hookForm(event string) func(text string) any {
 	return nil
 }
 
-// read takes messages for read, here and on the mesh.
-func (b *Bridge) read(items []item) {
-	b.box.remove(items)
-	b.done(items)
-}
-
-// done tells the mesh of messages that were read.
+// done takes messages for read, here and on the mesh.
 func (b *Bridge) done(items []item) {
+	b.box.remove(items)
 	ctx, cancel := context.WithTimeout(b.ctx, stepTimeout)
 	defer cancel()
 	ack(ctx, items)

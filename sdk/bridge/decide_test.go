@@ -202,6 +202,20 @@ func TestAnInboxIsBounded(t *testing.T) {
 	if items, left, _ := b.look(all); len(items) != 1 || left != 1 || items[0].m.ID != "c1" {
 		t.Errorf("what was put back: %d items, %d left", len(items), left)
 	}
+	// What is taken out is still unread, until it is removed: then whoever has it out cannot put it back.
+	task := sent(1)
+	b.put(task)
+	taken = b.take(func(it item) bool { return it.d != nil })
+	if len(taken) != 1 || !b.has(task) {
+		t.Errorf("%d were taken, and what was taken counts as read", len(taken))
+	}
+	b.back(taken)
+	taken = b.take(func(it item) bool { return it.d != nil })
+	b.remove([]item{task})
+	b.back(taken)
+	if len(taken) != 1 || b.has(task) {
+		t.Errorf("%d were taken again, and a task that goes to another is put back", len(taken))
+	}
 	b.dropChannel("team")
 	if items, _, _ := b.look(all); len(items) != 0 {
 		t.Error("a muted channel is still there")

@@ -154,7 +154,7 @@ func (b *Bridge) readInbox(_ context.Context, in inboxArgs) (string, error) {
 	}
 	if !in.Peek {
 		b.box.told(dropped)
-		b.read(items)
+		b.done(items)
 	}
 	return t.String(), nil
 }
