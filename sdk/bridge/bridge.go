@@ -345,7 +345,7 @@ func (b *Bridge) fill(r *wire.Presence) {
 	switch c := b.state.Condition; {
 	case c == nil:
 		r.Condition = nil
-	case r.Condition == nil || r.Condition.Code != c.Code || r.Condition.Source != c.Source:
+	case r.Condition == nil || r.Condition.Code != c.Code || r.Condition.Source != c.Source || r.Condition.Message != c.Message:
 		cond := *c
 		cond.Since = time.Now().UnixMilli()
 		r.Condition = &cond

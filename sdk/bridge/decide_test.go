@@ -78,6 +78,21 @@ func TestWhatAnAgentIsShownAs(t *testing.T) {
 	}
 }
 
+func TestASecondQuestionTakesThePlaceOfTheFirst(t *testing.T) {
+	var b Bridge
+	var r wire.Presence
+	for _, tool := range []string{"Bash", "Write"} {
+		b.state = Judge(b.state, Event{Name: "PermissionRequest", Tool: tool})
+		if b.fill(&r); r.Condition == nil || r.Condition.Message != tool || r.Condition.Since == 0 {
+			t.Errorf("a question for %s is shown as %+v", tool, r.Condition)
+		}
+	}
+	r.Condition.Since = 1
+	if b.fill(&r); r.Condition.Since != 1 {
+		t.Error("a question that is still open began anew")
+	}
+}
+
 func TestWhichMessagesAnIdleAgentIsToldOf(t *testing.T) {
 	for _, c := range []struct {
 		name       string
