@@ -90,7 +90,8 @@ type Bridge struct {
 	order     []string // of the channels, as they were joined
 	model     string   // as the program said
 	session   string
-	active    time.Time // when a hook last told anything
+	lately    time.Time // when a hook last told anything
+	active    time.Time // the same of its work: no notification, which also tells that nobody does anything
 	amended   time.Time // when the state was last set by something else
 	brought   bool      // the turn that is open goes on with messages of a hook, and nothing was told since
 	woken     time.Time // when a turn was last begun here, and nothing was told since
@@ -451,7 +452,10 @@ func (b *Bridge) onFrame(f frame) (a answer, items []item) {
 	before := b.state
 	told := false
 	b.state, told = judged(b.state, f.Event)
-	b.heard, b.active, b.brought = b.heard || told, time.Now(), false
+	b.heard, b.lately, b.brought = b.heard || told, time.Now(), false
+	if word(f.Event.Name) != "notification" {
+		b.active = b.lately
+	}
 	if told {
 		b.woken = time.Time{}
 	}

@@ -93,6 +93,16 @@ func TestASecondQuestionTakesThePlaceOfTheFirst(t *testing.T) {
 	}
 }
 
+func TestANotificationIsNoWork(t *testing.T) {
+	b := Bridge{change: make(chan struct{}, 1), bell: make(chan struct{}, 1)}
+	b.onFrame(frame{Event: Event{Name: "Stop"}})
+	before := b.active
+	b.onFrame(frame{Event: Event{Name: "Notification", Kind: "idle_prompt"}})
+	if before.IsZero() || b.active != before || b.lately.Before(before) {
+		t.Errorf("the end of a turn at %v, a notification behind it: active at %v, last told at %v", before, b.active, b.lately)
+	}
+}
+
 func TestWhichMessagesAnIdleAgentIsToldOf(t *testing.T) {
 	for _, c := range []struct {
 		name       string
