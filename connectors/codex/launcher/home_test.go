@@ -3,6 +3,7 @@ package launcher
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/connectors/codex/plan"
@@ -100,5 +101,20 @@ func TestASessionOfTheOperatorIsCopiedToBeForked(t *testing.T) {
 	}
 	if err := bring(plan.Plan{Action: plan.ActionFork, Store: store, Session: "x", Rollout: source + ".gone"}); err == nil {
 		t.Error("a session that is gone was copied")
+	}
+	for name, text := range map[string]string{
+		"a copy in which a seat went on": "one\ntwo\nof a seat\n",
+		"a copy that says otherwise":     "one\nTWO\n",
+	} {
+		if err := os.WriteFile(copied, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := bring(plan.Plan{Action: plan.ActionFork, Store: store, Session: "x", Rollout: source})
+		if err == nil || !strings.Contains(err.Error(), copied) || !strings.Contains(err.Error(), source) {
+			t.Errorf("%s: %v, want both files named", name, err)
+		}
+		if got, err := os.ReadFile(copied); err != nil || string(got) != text {
+			t.Errorf("%s is now %q, %v", name, got, err)
+		}
 	}
 }
