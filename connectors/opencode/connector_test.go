@@ -229,6 +229,21 @@ func TestReapNeedsProofThatTheProgramIsGone(t *testing.T) {
 	}
 }
 
+// Another OpenCode, without a password, takes every password for right.
+func TestReapIsNotHeldUpByAServerThatWantsNoPassword(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"healthy":true}`) }))
+	defer server.Close()
+	dir := t.TempDir()
+	record := fmt.Sprintf(`{"port":%d,"user":"opencode","password":"secret"}`, server.Listener.Addr().(*net.TCPAddr).Port)
+	if err := os.WriteFile(filepath.Join(dir, "api.json"), []byte(record), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	report, err := configured(t, "").Reap(t.Context(), sdk.LeftoverRequest{Dir: dir})
+	if err != nil || report.Outcome != sdk.ReapExited || !strings.Contains(report.Evidence[0], "somebody else") {
+		t.Errorf("%+v, %v, want the record removed", report, err)
+	}
+}
+
 // A server that takes the connection and says nothing proves nothing.
 func TestReapOfASilentServerIsUnproven(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
