@@ -125,11 +125,15 @@ func (r *run) run() (code int, err error) {
 		r.server.end(partnerGrace)
 		_ = os.Remove(api) // it does not when it is killed
 	}()
+	defer func() {
+		if r.bridge != nil { // the boot has got that far: it says goodbye however it goes on
+			r.bridge.Close()
+		}
+	}()
 	ok, code, err := r.boot(ctx, &wg, api)
 	if err != nil || !ok {
 		return code, err
 	}
-	defer r.bridge.Close()
 	return r.foreground(api)
 }
 
