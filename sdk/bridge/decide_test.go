@@ -1,12 +1,14 @@
 package bridge
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -100,6 +102,29 @@ func TestANotificationIsNoWork(t *testing.T) {
 	b.onFrame(frame{Event: Event{Name: "Notification", Kind: "idle_prompt"}})
 	if before.IsZero() || b.active != before || b.lately.Before(before) {
 		t.Errorf("the end of a turn at %v, a notification behind it: active at %v, last told at %v", before, b.active, b.lately)
+	}
+}
+
+func TestAHostThatSaysNothingOfAGoalIsNotOneThatStartsIt(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	b := Bridge{trouble: errors.New("away")}
+	if result, err := b.await(ctx, "g", wire.Acceptance{}, nil); result != nil || !errors.Is(err, ErrNotConnected) {
+		t.Errorf("%+v, %v", result, err)
+	}
+}
+
+func TestAnAnswerThatNobodyWaitsForLeavesMessagesUnread(t *testing.T) {
+	b := Bridge{trouble: errors.New("away")}
+	b.ctx = t.Context()
+	b.box.put(item{m: mesh.Message{Kind: wire.MessageChat, Message: wire.Message{ID: "c", Channel: "team", Parts: mesh.Text("x")}}})
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if text, err := b.readInbox(over, inboxArgs{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%q, %v", text, err)
+	}
+	if text, err := b.readInbox(t.Context(), inboxArgs{}); err != nil || !strings.Contains(text, `"channel":"team"`) {
+		t.Errorf("%q, %v", text, err)
 	}
 }
 
