@@ -391,6 +391,46 @@ func TestAServersEndEndsATerminalThatIgnoresTERM(t *testing.T) {
 	r.end(137)
 }
 
+func TestAServerThatCrashedIsNotHiddenByATerminalThatLeftWithoutComplaint(t *testing.T) {
+	ended := func(text string) *child {
+		c, err := start(exec.Command("/bin/sh", "-c", text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-c.exited
+		return c
+	}
+	for name, c := range map[string]struct {
+		server string
+		signal os.Signal // that is still to be looked at
+		asked  bool
+		code   int
+		fails  bool
+	}{
+		"a server that crashed is the reason":          {"exit 3", nil, false, 3, true},
+		"a server that ended by itself is one as well": {"exit 0", nil, false, 1, true},
+		"one that was asked to end is none":            {"exit 3", nil, true, 0, false},
+		"nor one that a signal reached first":          {"kill -TERM $$", syscall.SIGTERM, false, 0, false},
+		"what Ctrl-C means is the program's business":  {"exit 3", syscall.SIGINT, false, 3, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log, err := openLog(filepath.Join(t.TempDir(), "log"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer log.Close()
+			signals := make(chan os.Signal, 1)
+			if c.signal != nil {
+				signals <- c.signal
+			}
+			r := &run{signals: signals, server: ended(c.server), log: log}
+			if code, err := r.outcome(ended("exit 0"), c.asked); code != c.code || (err != nil) != c.fails {
+				t.Errorf("code %d, %v; want %d, and an error: %v", code, err, c.code, c.fails)
+			}
+		})
+	}
+}
+
 func TestATerminalsEndEndsAServerThatIgnoresTERM(t *testing.T) {
 	r := launch(t, plan.Plan{Action: plan.ActionNew}, "FAKE_SERVE=stubborn", "FAKE_ATTACH=exit7")
 	r.end(7)
