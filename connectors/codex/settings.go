@@ -84,6 +84,9 @@ func settings(req sdk.LaunchRequest, opt options, operator, seat string) ([]byte
 	}
 	// Whoever starts a seat in a directory trusts it; the question would wait for nobody.
 	projects[req.Cwd] = map[string]any{"trust_level": "trusted"}
+	if real, err := filepath.EvalSymlinks(req.Cwd); err == nil { // a program that works in a directory knows it by this
+		projects[real] = map[string]any{"trust_level": "trusted"}
+	}
 	var out bytes.Buffer
 	err = encode(&out, base)
 	return out.Bytes(), err
