@@ -27,11 +27,14 @@ func linkHome(p plan.Plan) error {
 }
 
 func furnish(p plan.Plan) error {
-	if err := os.MkdirAll(p.Store, 0o700); err != nil {
+	if err := makeStore(p.Store); err != nil {
 		return err
 	}
-	if err := symlink(p.Store, filepath.Join(p.Home, "sessions")); err != nil || p.Operator == "" {
+	if err := symlink(p.Store, filepath.Join(p.Home, "sessions")); err != nil {
 		return err
+	}
+	if _, err := os.Stat(p.Operator); p.Operator == "" || err != nil {
+		return nil // he has no home of the program, or none for us: nothing could be written through a link into it
 	}
 	// The login need not be there yet: one that is made in a seat is the operator's.
 	if err := symlink(filepath.Join(p.Operator, "auth.json"), filepath.Join(p.Home, "auth.json")); err != nil {
@@ -48,6 +51,23 @@ func furnish(p plan.Plan) error {
 		return err
 	}
 	return each(p, "rules", copyRules)
+}
+
+// makeStore makes the directory of the sessions, and keeps what was said in them out of the workspace's history.
+func makeStore(store string) error {
+	if _, err := os.Stat(store); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(store), 0o700); err != nil {
+		return err
+	}
+	ignore := filepath.Join(filepath.Dir(store), ".gitignore")
+	if _, err := os.Lstat(ignore); errors.Is(err, fs.ErrNotExist) {
+		if err := os.WriteFile(ignore, []byte("*\n"), 0o600); err != nil {
+			return err
+		}
+	}
+	return os.MkdirAll(store, 0o700) // last: whoever is interrupted begins again
 }
 
 func symlink(target, path string) error {

@@ -49,6 +49,9 @@ func TestTheHomeLeadsToWhatOutlivesTheSeat(t *testing.T) {
 			t.Errorf("%s holds %q, %v; want %q", path, got, err, want)
 		}
 	}
+	if got, err := os.ReadFile(at("w", ".cotal", "codex", ".gitignore")); err != nil || string(got) != "*\n" {
+		t.Errorf("what is said in seats could get into the workspace's history: %q, %v", got, err)
+	}
 	if info, err := os.Stat(at("home", "sessions")); err != nil || !info.IsDir() || info.Mode().Perm() != 0o700 {
 		t.Errorf("sessions: %v, %v; want a private directory", info, err)
 	}
@@ -60,11 +63,14 @@ func TestTheHomeLeadsToWhatOutlivesTheSeat(t *testing.T) {
 func TestAHomeWithoutAnOperatorIsOne(t *testing.T) {
 	dir := t.TempDir()
 	for _, p := range []plan.Plan{
-		{Home: dir, Store: filepath.Join(dir, "s")},
-		{Home: dir, Store: filepath.Join(dir, "s"), Operator: filepath.Join(dir, "never")},
+		{Home: dir, Store: filepath.Join(dir, "w", "s")},
+		{Home: dir, Store: filepath.Join(dir, "w", "s"), Operator: filepath.Join(dir, "never")},
 	} {
 		if err := linkHome(p); err != nil {
 			t.Errorf("%+v: %v", p, err)
+		}
+		if to, err := os.Readlink(filepath.Join(dir, "auth.json")); err == nil {
+			t.Errorf("%+v: a login would be written to %s, where it cannot be", p, to)
 		}
 	}
 }
