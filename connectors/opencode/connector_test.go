@@ -51,6 +51,11 @@ func TestInfoDeclaresWhatBuildLaunchDoes(t *testing.T) {
 	if !facts.SupportsResume || !facts.SupportsSessionContinuation || !facts.SupportsPrompt || !facts.SupportsModelVariant || !facts.SupportsPersona {
 		t.Errorf("facts %+v lack what the launch cases do", facts)
 	}
+	for _, name := range []string{"OPENCODE_CONFIG", "OPENCODE_CONFIG_DIR"} { // the operator's configuration is a seat's
+		if !slices.Contains(facts.EnvAllow, name) {
+			t.Errorf("a seat does not get %s", name)
+		}
+	}
 	if facts.InstallHint == "" || facts.StopGraceMs < 7000 || facts.Mints.Ports != 1 || facts.Mints.Secrets != 1 {
 		t.Errorf("facts %+v: install hint, grace over the 7 s the program took, one port and one secret", facts)
 	}
@@ -272,6 +277,7 @@ func TestSharedServersThatCannotBeGivenAreRefusedByName(t *testing.T) {
 		"a variable that the host lacks": {`{"mcpServers":{"files":{"command":"npx","env":{"TOKEN":"${FILES_TOKEN}"}}}}`, `shared MCP server "files": the host has no variable FILES_TOKEN`},
 		"a server of no kind":            {`{"mcpServers":{"files":{"type":"http"}}}`, `shared MCP server "files": it has neither a command nor a url`},
 		"the name of the seat's own":     {`{"mcpServers":{"cotal":{"command":"x"}}}`, `shared MCP server "cotal": the name is the seat's own`},
+		"a name that begins like it":     {`{"mcpServers":{"cotal.files":{"command":"x"}}}`, `shared MCP server "cotal.files": its tools would pass for those of the seat's own`},
 		"a file that is broken":          {`{"mcpServers":[`, "mcp-servers.json: unexpected end of JSON"},
 	} {
 		t.Run(name, func(t *testing.T) {
