@@ -157,6 +157,46 @@ func TestRealOpenCode_GoesOnInItsSession(t *testing.T) {
 	w.CLI("stop", realSeat).OK()
 }
 
+// What a person has in the input field while a message wakes the agent stays there, and is sent when he sends it.
+func TestRealOpenCode_KeepsADraftWhenItIsWoken(t *testing.T) {
+	stub, err := stubmodel.Start(stubmodel.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stub.Close)
+	w := harness.New(t)
+	w.Setenv("COTAL_OPENCODE_BIN", agents.Need(t, agents.OpenCode))
+	opencodeSetUp(t, w, stub)
+	s := &scenario{T: t, p: opencodeProgram(), w: w, stub: stub, host: w.Start(harness.HostOptions{})}
+	s.client, s.roster = watchPresence(t, w)
+	w.CLI("spawn", "--agent", "opencode", "--name", realSeat, "--detach", "--timeout", "2m").OK()
+	s.row = w.AwaitStatus(realSeat, "running")
+	s.say("say alpha")
+	s.asked("say alpha")
+	s.shown(wire.StatusIdle)
+	screen := attach(t, w, s.row)
+	shows := func(text string) {
+		t.Helper()
+		await(t, agentWait, text+" is on the screen", func() (bool, string) { return screen.shows(text) })
+	}
+	await(t, agentWait, "the draft is typed", func() (bool, string) {
+		r := w.CLI("input", realSeat, "--text", "a draft of mine", "--no-enter")
+		return r.Code == 0, r.String()
+	})
+	shows("a draft of mine")
+	if _, err := s.client.SendDirect(t.Context(), s.row.ID, "the word is otter"); err != nil {
+		t.Fatal(err)
+	}
+	woken := s.request("is given the message", func(r stubmodel.Request) bool { return r.Done && !r.Side && given(r, "the word is otter") })
+	if given(woken, "a draft of mine") {
+		t.Errorf("the draft was sent with the message: %q", woken.Turn.Users)
+	}
+	s.shown(wire.StatusIdle)
+	w.CLI("input", realSeat, "--keys", "enter").OK()
+	s.asked("a draft of mine")
+	w.CLI("stop", realSeat).OK()
+}
+
 // A model that nobody offers ends the launch, and the refusal says what there is.
 //
 // proves: CONN-2
