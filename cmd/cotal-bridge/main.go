@@ -60,7 +60,7 @@ func command(code *int) *cobra.Command {
 	wake, file, silence := "", "", time.Duration(0)
 	server := &cobra.Command{
 		Use: "mcp", Short: "Be the MCP server of an agent program", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts := bridge.Options{Log: logger(), Silence: silence, StatusFile: strings.ReplaceAll(file, parentMark, strconv.Itoa(os.Getppid()))}
 			switch wake {
 			case "none":
@@ -73,7 +73,7 @@ func command(code *int) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return serve(l, opts)
+			return serve(cmd.Context(), l, opts)
 		},
 	}
 	server.Flags().StringVar(&wake, "wake", "none", "how an idle program is told of direct messages: none (it asks, or a hook or next brings them), or host (a line is typed into its terminal, never while a person types there)")
@@ -106,8 +106,8 @@ func command(code *int) *cobra.Command {
 	hook := &cobra.Command{
 		Use: "hook EVENT [JSON]", Short: "Tell the bridge what a hook of the program tells", Args: cobra.ArbitraryArgs,
 		// Nothing that goes wrong here may be noticed by the program.
-		RunE: func(_ *cobra.Command, args []string) error {
-			relay(launch, args, deliver)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			relay(cmd.Context(), launch, args, deliver)
 			return nil
 		},
 	}
@@ -157,15 +157,15 @@ func logger() *slog.Logger {
 }
 
 // serve is an MCP server until its program ends: its input ends, it is told to, or its parent is another process.
-func serve(l bridge.Launch, opts bridge.Options) error {
+func serve(ctx context.Context, l bridge.Launch, opts bridge.Options) error {
 	b := bridge.Start(l, opts)
 	defer b.Close()
-	return b.ServeStdio(context.Background(), version, nil)
+	return b.ServeStdio(ctx, version, nil)
 }
 
 // relay passes an event on. It ends within bridge.RelayBudget, whatever happens.
-func relay(launch func() (bridge.Launch, error), args []string, deliver bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), bridge.RelayBudget)
+func relay(ctx context.Context, launch func() (bridge.Launch, error), args []string, deliver bool) {
+	ctx, cancel := context.WithTimeout(ctx, bridge.RelayBudget)
 	defer cancel()
 	timer := time.AfterFunc(bridge.RelayBudget, func() { os.Exit(0) })
 	defer timer.Stop()

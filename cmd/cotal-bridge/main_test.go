@@ -169,9 +169,14 @@ func TestABridgeWhoseParentIsGoneEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close() // it stays open: the end of the input never comes
+	defer w.Close()               // it stays open: the end of the input never comes
+	held, holds, err := os.Pipe() // what the processes hold open ends with the last of them
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
 	shell := exec.Command("/bin/sh", "-c", `"$0" mcp <&3 >/dev/null & read x`, os.Args[0])
-	shell.Env, shell.ExtraFiles = cmd.Env, []*os.File{r}
+	shell.Env, shell.ExtraFiles = cmd.Env, []*os.File{r, holds}
 	in, err := shell.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -180,11 +185,18 @@ func TestABridgeWhoseParentIsGoneEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Close()
+	holds.Close()
 	p.sees("it joins", is(wire.StatusIdle))
 	_ = shell.Process.Kill()
 	_ = shell.Wait()
 	in.Close()
 	p.sees("it says goodbye", is(wire.StatusOffline))
+	if err := held.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := held.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("its process is left: %v", err)
+	}
 }
 
 // The program speaks MCP over its pipes, and its hooks reach the bridge from the same material.

@@ -19,11 +19,8 @@ import (
 // rewakeCode is what a hook in the background ends with to begin a turn with what it wrote to standard error.
 const rewakeCode = 2
 
-// Times of a wait in the background.
-const (
-	rewakeAgain = time.Second // after an attempt that failed
-	rewakeLook  = time.Second // whether the program is still the parent
-)
+// rewakeAgain is the time after an attempt that failed.
+const rewakeAgain = time.Second
 
 // rewakeCmd is for programs whose hooks can run in the background and begin a turn when they end.
 func rewakeCmd(launch func() (bridge.Launch, error), material *string, code *int) *cobra.Command {
@@ -63,23 +60,8 @@ func rewake(ctx context.Context, l bridge.Launch, material string) (bool, error)
 		}
 		return false, fmt.Errorf("wait for messages: lock %s: %w", only.Name(), err)
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := bridge.WithParent(ctx)
 	defer cancel()
-	go func() {
-		parent := os.Getppid()
-		tick := time.NewTicker(rewakeLook)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				if os.Getppid() != parent {
-					cancel()
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
 	written := false
 	for ctx.Err() == nil {
 		_, err := bridge.Next(ctx, l, bridge.MaxNext/2, bridge.WakerFunc(func(_ context.Context, n bridge.Notice) (bool, error) {

@@ -121,7 +121,8 @@ type found struct {
 	digest string // accepted already: an index that is signed by somebody who is trusted says so
 	done   func() // removes what was fetched
 
-	bundled bool // it was found by its name, beside cotal
+	version string // what the index says it is; empty: no index does
+	bundled bool   // it was found by its name, beside cotal
 }
 
 // shipped finds what is to be installed among the entries of the bundle, which are installed by that, though they may
@@ -169,7 +170,7 @@ func (a *app) source(ctx context.Context, s *extScope, arg, kind string) (found,
 	if err != nil {
 		return found{}, refused(err)
 	}
-	return found{path: path, name: item.Name, kind: string(item.Kind), digest: item.SHA256, done: done}, nil
+	return found{path: path, name: item.Name, kind: string(item.Kind), digest: item.SHA256, version: item.Version, done: done}, nil
 }
 
 // offeredNames are the plugins beside cotal that can be installed by name.
@@ -258,6 +259,9 @@ func rightOne(id describe.Identity, src found, f installFlags, was *manifest.Ent
 	if kind != "" && kind != string(id.Kind) || name != "" && name != id.Name {
 		want := strings.TrimSpace(kind + " " + name)
 		return cli.Fail(cli.Refused, "%s describes itself as %s %s %s, not as %s: nothing was changed", src.path, id.Kind, id.Name, cli.OneLine(id.Version), want)
+	}
+	if src.version != "" && src.version != id.Version {
+		return cli.Fail(cli.Refused, "%s %s describes itself as version %s, and the index has it as %s: nothing was changed; tell whoever made the index", id.Kind, id.Name, cli.OneLine(id.Version), cli.OneLine(src.version))
 	}
 	return nil
 }
@@ -413,7 +417,7 @@ func (a *app) upgradeByIndex(cmd *cobra.Command, s *extScope, f installFlags, wa
 		return refused(err)
 	}
 	defer done()
-	return a.install(cmd, s, to, found{path: path, name: was.Name, kind: string(was.Kind), digest: item.SHA256}, f, &was)
+	return a.install(cmd, s, to, found{path: path, name: was.Name, kind: string(was.Kind), digest: item.SHA256, version: item.Version}, f, &was)
 }
 
 // upgradeAll goes on when one cannot be upgraded.
@@ -423,18 +427,15 @@ func (a *app) upgradeAll(cmd *cobra.Command, s *extScope, f installFlags) error 
 		return refused(err)
 	}
 	// Those whose file is not sound first: a host takes nothing else while one is not.
-	list := s.effective()
-	slices.SortStableFunc(list, func(x, y placed) int {
-		_, errX := s.store.Verify(x.Entry, s.bundleDir)
-		_, errY := s.store.Verify(y.Entry, s.bundleDir)
-		switch {
-		case errX != nil && errY == nil:
-			return -1
-		case errX == nil && errY != nil:
-			return 1
+	var list, sound []placed
+	for _, e := range s.effective() {
+		if _, err := s.store.Verify(e.Entry, s.bundleDir); err == nil {
+			sound = append(sound, e)
+		} else {
+			list = append(list, e)
 		}
-		return 0
-	})
+	}
+	list = append(list, sound...)
 	tried, failed := 0, 0
 	for _, e := range list {
 		if e.of == ofBundle {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/describe"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
@@ -41,6 +42,31 @@ func userManifest(t *testing.T, w *harness.World) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+func TestAPluginThatIsAnotherThanWasSaidIsRefused(t *testing.T) {
+	id := describe.Identity{Kind: describe.Connector, Name: "echo", Version: "2"}
+	was := &manifest.Entry{Kind: describe.Connector, Name: "other", Version: "1"}
+	for name, c := range map[string]struct {
+		src     found
+		flags   installFlags
+		was     *manifest.Entry
+		refusal string
+	}{
+		"nothing was said":                 {found{}, installFlags{}, nil, ""},
+		"all is as an index has it":        {found{kind: "connector", name: "echo", version: "2"}, installFlags{}, nil, ""},
+		"another version than in an index": {found{kind: "connector", name: "echo", version: "3"}, installFlags{}, nil, "the index has it as 3"},
+		"another name":                     {found{name: "echoes"}, installFlags{}, nil, "not as echoes"},
+		"another kind than the flag":       {found{}, installFlags{kind: "runtime"}, nil, "not as runtime"},
+		"another than it replaces":         {found{}, installFlags{}, was, "not as connector other"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := rightOne(id, c.src, c.flags, c.was)
+			if c.refusal == "" && err != nil || c.refusal != "" && (err == nil || !strings.Contains(err.Error(), c.refusal)) {
+				t.Errorf("%v, want %q", err, c.refusal)
+			}
+		})
+	}
 }
 
 func TestExtInstall_UnderAHostThatRuns(t *testing.T) {

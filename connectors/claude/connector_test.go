@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +51,9 @@ func TestInfoDeclaresWhatBuildLaunchDoes(t *testing.T) {
 	facts := claude.Info().Connector
 	if !facts.SupportsResume || !facts.SupportsSessionContinuation || !facts.SupportsPrompt || !facts.SupportsModelVariant || !facts.SupportsPersona {
 		t.Errorf("facts %+v lack what the launch cases do", facts)
+	}
+	if !slices.Contains(facts.EnvAllow, "VERTEX_REGION_CLAUDE_4_5_SONNET") {
+		t.Error("where one model is asked for does not reach the program")
 	}
 	if facts.ReadyBy != sdk.ReadyByPresence || facts.Mints != (sdk.MintCounts{SessionIDs: 1}) || facts.InstallHint == "" {
 		t.Errorf("facts %+v: ready by presence, one session id, an install hint", facts)
@@ -248,6 +252,10 @@ func TestReapKeepsTheSessionsAndRemovesTheRest(t *testing.T) {
 	if all, _ := os.ReadDir(kept); len(all) != 1 {
 		t.Errorf("kept are %v, want the session alone", all)
 	}
+	ignore := filepath.Join(req.WorkspaceRoot, ".cotal", "claude", ".gitignore")
+	if text, err := os.ReadFile(ignore); err != nil || string(text) != "*\n" {
+		t.Errorf("what git ignores of kept conversations is %q, %v, want all", text, err)
+	}
 	if report, err := c.Reap(t.Context(), q); err != nil || report.Outcome != sdk.ReapAbsent || len(report.Evidence) == 0 {
 		t.Errorf("again: %+v, %v, want absent with evidence", report, err)
 	}
@@ -307,7 +315,11 @@ func TestModelQueryFailuresAreUnavailable(t *testing.T) {
 		"a program that never ends is ended": {"sleep 300 & sleep 300", "no answer in time"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			limit := time.Minute
+			if c.want == "no answer in time" {
+				limit = 2 * time.Second
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
 			_, err := configured(t, sdk.PluginConfig{}).ListModels(ctx, script(t, c.text))
 			if !errors.Is(err, sdk.ErrUnavailable) || !strings.Contains(err.Error(), c.want) {

@@ -25,6 +25,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/test/agents"
+	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
 	"github.com/cotal-ai/cotal-host/test/stubmodel"
 )
@@ -149,7 +150,7 @@ func TestARefreshedTokenIsTheUsers(t *testing.T) {
 			_, _ = io.WriteString(w, `{}`)
 			return
 		}
-		<-time.After(time.Second) // the other one is there by now
+		<-time.After(busy.Limit(time.Second)) // the other one is there by now
 		_, _ = io.WriteString(w, `{"access_token":"new-token","refresh_token":"new-refresh","expires_in":28800,"token_type":"Bearer","scope":"user:inference user:profile"}`)
 	})
 	req := request(t)

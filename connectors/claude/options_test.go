@@ -37,7 +37,7 @@ func TestSessionIDsAreUUIDsOfTheirOwn(t *testing.T) {
 
 func TestProjectDirectoriesAreNamedInUnitsOfUTF16(t *testing.T) {
 	for cwd, want := range map[string]string{
-		"/home/u/a_b.c": "-home-u-a-b-c",
+		"/srv/u/a_b.c":  "-srv-u-a-b-c",
 		"/é":            "--",
 		"/x\U0001F600y": "-x--y",
 	} {

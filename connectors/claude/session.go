@@ -196,12 +196,42 @@ func keep(home, workspace string) (kept []string, err error) {
 		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return kept, fmt.Errorf("keep session: %w", err)
 		}
+		if err := ignore(filepath.Dir(keptDir(workspace))); err != nil {
+			return kept, err
+		}
 		if err := copyFile(path, to); err != nil {
 			return kept, err
 		}
 		kept = append(kept, to)
 	}
 	return kept, nil
+}
+
+// ignore has git pass over a directory of conversations, which may hold secrets. A file that is there is the user's.
+func ignore(dir string) error {
+	path := filepath.Join(dir, ".gitignore")
+	if _, err := os.Lstat(path); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("keep session: %w", err)
+	}
+	tmp, err := os.CreateTemp(dir, ".gitignore-*")
+	if err != nil {
+		return fmt.Errorf("keep session: %w", err)
+	}
+	_, err = tmp.WriteString("*\n")
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp.Name())
+		return fmt.Errorf("keep session: %w", err)
+	}
+	return nil
 }
 
 // escapeGlob makes a path stand for itself in a pattern.

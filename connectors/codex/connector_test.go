@@ -120,6 +120,25 @@ func TestTheProgramIsStartedWithoutItsNpmScript(t *testing.T) {
 	}
 }
 
+func TestADirectoryBehindALinkIsTrustedUnderItsRealPath(t *testing.T) {
+	real, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(real, link); err != nil {
+		t.Fatal(err)
+	}
+	req := sdk.LaunchRequest{Binaries: map[string]string{"codex": "/bin/sh"}, Dir: t.TempDir(), WorkspaceRoot: real, Cwd: link, BaseEnv: []string{wire.LaunchMaterialEnv + "=/m"}}
+	if _, err := configured(t, bundle(t), "").BuildLaunch(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(req.Dir, "codex-home", "config.toml"))
+	if want := "[projects.\"" + real + "\"]"; err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("the configuration is\n%s(%v), want %s", text, err, want)
+	}
+}
+
 // script stands in for the program where the real one would have to misbehave.
 func script(t *testing.T, text string) sdk.ModelQuery {
 	t.Helper()

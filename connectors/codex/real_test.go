@@ -84,18 +84,22 @@ func realFreshStart(t *testing.T, w *world) string {
 	if _, err := os.Stat(marker); err == nil || p.Condition == nil || p.Condition.Code != "approval" {
 		t.Errorf("permissions=ask: file made before the answer (%v), shown as %+v", err, p.Condition)
 	}
-	r.await("the question on the screen", func() bool { return strings.Contains(r.screen(), "Would you like to run") }) // before that the key is lost
-	r.write("y")
-	r.await("the file that was allowed", func() bool {
+	r.press("y", "the file that was allowed", func() bool {
 		_, err := os.Stat(marker)
 		return err == nil
 	})
 	r.showsStatus(wire.StatusIdle)
 
-	r.submit("SLOW 60 to be interrupted")
+	r.submit("SLOW 9000 to be interrupted")
 	r.showsStatus(wire.StatusWorking)
-	r.write("\x1b")
-	r.showsStatus(wire.StatusIdle)
+	r.press("\x1b", "the end of the turn", func() bool {
+		return slices.ContainsFunc(w.roster.View().Rows, func(p wire.Presence) bool {
+			return p.Card.ID == r.req.Principal && p.Status == wire.StatusIdle
+		})
+	})
+	if p := r.showsStatus(wire.StatusIdle); p.Condition != nil {
+		t.Errorf("an interrupt is shown as the failure %+v", p.Condition)
+	}
 
 	if _, err := w.peer.SendDirect(t.Context(), r.req.Principal, "WAKE-UP-CALL"); err != nil {
 		t.Fatal(err)

@@ -284,6 +284,23 @@ func (r *running) await(what string, fact func() bool) {
 	}
 }
 
+// press presses keys until a fact: the server tells what goes on before the terminal program has drawn it, and a key that
+// comes in between is lost.
+func (r *running) press(keys, what string, fact func() bool) {
+	r.w.t.Helper()
+	var pressed time.Time
+	r.await(what, func() bool {
+		if fact() {
+			return true
+		}
+		if time.Since(pressed) > 3*time.Second {
+			r.write(keys)
+			pressed = time.Now()
+		}
+		return false
+	})
+}
+
 // shows waits until the mesh shows the agent like that.
 func (r *running) shows(what string, match func(wire.Presence) bool) wire.Presence {
 	r.w.t.Helper()

@@ -37,7 +37,7 @@ var taken = []string{
 // settings is the configuration of a seat: the operator's, or the file of launchOptions.config as it stands, under
 // what the launch says. It holds no secret that it was not given.
 //
-// Errors: ErrInvalid (it is no TOML, or not of the program's shape).
+// Errors: ErrInvalid (it is no TOML, or not of the program's shape; the key of the provider is not in the environment).
 func settings(req sdk.LaunchRequest, opt options, operator, seat string) ([]byte, error) {
 	base, err := baseSettings(opt, operator)
 	if err != nil {
@@ -47,6 +47,9 @@ func settings(req sdk.LaunchRequest, opt options, operator, seat string) ([]byte
 		if value != "" {
 			base[key] = value
 		}
+	}
+	if err := checkKey(base, req.BaseEnv); err != nil {
+		return nil, err
 	}
 	set("model", req.Model)
 	set("model_reasoning_effort", req.Variant)
@@ -84,9 +87,25 @@ func settings(req sdk.LaunchRequest, opt options, operator, seat string) ([]byte
 	}
 	// Whoever starts a seat in a directory trusts it; the question would wait for nobody.
 	projects[req.Cwd] = map[string]any{"trust_level": "trusted"}
+	if real, err := filepath.EvalSymlinks(req.Cwd); err == nil { // a program that works in a directory knows it by this
+		projects[real] = map[string]any{"trust_level": "trusted"}
+	}
 	var out bytes.Buffer
 	err = encode(&out, base)
 	return out.Bytes(), err
+}
+
+// checkKey refuses a provider whose key is in a variable that the seat does not get: the program says so at its first
+// turn only.
+func checkKey(base map[string]any, env []string) error {
+	name, _ := base["model_provider"].(string)
+	providers, _ := base["model_providers"].(map[string]any)
+	provider, _ := providers[name].(map[string]any)
+	key, _ := provider["env_key"].(string)
+	if key == "" || sdk.Getenv(env, key) != "" {
+		return nil
+	}
+	return sdk.Errorf(sdk.ErrInvalid, "the configuration of Codex has the key of its provider %s in %s (env_key), which a seat does not get: set it where the host is started, and name it in [spawn] env of .cotal/config.toml", name, key)
 }
 
 func encode(w io.Writer, settings map[string]any) error {

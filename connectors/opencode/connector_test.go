@@ -51,6 +51,11 @@ func TestInfoDeclaresWhatBuildLaunchDoes(t *testing.T) {
 	if !facts.SupportsResume || !facts.SupportsSessionContinuation || !facts.SupportsPrompt || !facts.SupportsModelVariant || !facts.SupportsPersona {
 		t.Errorf("facts %+v lack what the launch cases do", facts)
 	}
+	for _, name := range []string{"OPENCODE_CONFIG", "OPENCODE_CONFIG_DIR"} { // the operator's configuration is a seat's
+		if !slices.Contains(facts.EnvAllow, name) {
+			t.Errorf("a seat does not get %s", name)
+		}
+	}
 	if facts.InstallHint == "" || facts.StopGraceMs < 7000 || facts.Mints.Ports != 1 || facts.Mints.Secrets != 1 {
 		t.Errorf("facts %+v: install hint, grace over the 7 s the program took, one port and one secret", facts)
 	}
@@ -229,6 +234,21 @@ func TestReapNeedsProofThatTheProgramIsGone(t *testing.T) {
 	}
 }
 
+// Another OpenCode, without a password, takes every password for right.
+func TestReapIsNotHeldUpByAServerThatWantsNoPassword(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"healthy":true}`) }))
+	defer server.Close()
+	dir := t.TempDir()
+	record := fmt.Sprintf(`{"port":%d,"user":"opencode","password":"secret"}`, server.Listener.Addr().(*net.TCPAddr).Port)
+	if err := os.WriteFile(filepath.Join(dir, "api.json"), []byte(record), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	report, err := configured(t, "").Reap(t.Context(), sdk.LeftoverRequest{Dir: dir})
+	if err != nil || report.Outcome != sdk.ReapExited || !strings.Contains(report.Evidence[0], "somebody else") {
+		t.Errorf("%+v, %v, want the record removed", report, err)
+	}
+}
+
 // A server that takes the connection and says nothing proves nothing.
 func TestReapOfASilentServerIsUnproven(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -257,6 +277,7 @@ func TestSharedServersThatCannotBeGivenAreRefusedByName(t *testing.T) {
 		"a variable that the host lacks": {`{"mcpServers":{"files":{"command":"npx","env":{"TOKEN":"${FILES_TOKEN}"}}}}`, `shared MCP server "files": the host has no variable FILES_TOKEN`},
 		"a server of no kind":            {`{"mcpServers":{"files":{"type":"http"}}}`, `shared MCP server "files": it has neither a command nor a url`},
 		"the name of the seat's own":     {`{"mcpServers":{"cotal":{"command":"x"}}}`, `shared MCP server "cotal": the name is the seat's own`},
+		"a name that begins like it":     {`{"mcpServers":{"cotal.files":{"command":"x"}}}`, `shared MCP server "cotal.files": its tools would pass for those of the seat's own`},
 		"a file that is broken":          {`{"mcpServers":[`, "mcp-servers.json: unexpected end of JSON"},
 	} {
 		t.Run(name, func(t *testing.T) {

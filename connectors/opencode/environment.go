@@ -3,7 +3,11 @@ package opencode
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/cotal-ai/cotal-host/connectors/opencode/api"
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -12,6 +16,12 @@ import (
 // agentName is the agent that carries a pinned model: a model set at the top of the configuration loses
 // against one the user pinned for the default agent, and a variant counts only beside its model.
 const agentName = "cotal"
+
+// Variables of the program: where more of the user's configuration is.
+const (
+	configEnv    = "OPENCODE_CONFIG"
+	configDirEnv = "OPENCODE_CONFIG_DIR"
+)
 
 // settings is the part of OpenCode's configuration that a seat sets. It travels in
 // OPENCODE_CONFIG_CONTENT, the highest layer of the merge, so no file of the user's is touched; the
@@ -31,27 +41,49 @@ type agent struct {
 	Variant string `json:"variant,omitempty"`
 }
 
-// asks is what permissions=ask sets: everything that changes something or leaves the directory. What it
-// does not name, reading above all, follows the user's configuration. The mesh is never asked for: whoever writes to
-// the agent would wait for its person.
-type asks struct {
-	Bash      string `json:"bash"`
-	Edit      string `json:"edit"`
-	External  string `json:"external_directory"`
-	WebFetch  string `json:"webfetch"`
-	WebSearch string `json:"websearch"`
-	Mesh      string `json:"cotal_*,omitempty"`
+// rule is what a tool, or what the tools of a pattern, may do.
+type rule struct{ tool, action string }
+
+// rules is an object of the configuration in the order of its members: of those that match, the program follows the last.
+type rules []rule
+
+// MarshalJSON keeps the order.
+func (r rules) MarshalJSON() ([]byte, error) {
+	m := []byte{'{'}
+	for i, one := range r {
+		if i > 0 {
+			m = append(m, ',')
+		}
+		m = append(m, strconv.Quote(one.tool)+":"+strconv.Quote(one.action)...) // ASCII without control characters
+	}
+	return append(m, '}'), nil
+}
+
+// asks is what permissions=ask sets: everything that changes something or leaves the directory, and the tools of the
+// servers that are shared with the seat. What it does not name, reading above all, follows the user's configuration. The
+// mesh is never asked for: whoever writes to the agent would wait for its person.
+func (l launch) asks() rules {
+	r := rules{
+		{"bash", permissionAsk},
+		{"edit", permissionAsk},
+		{"external_directory", permissionAsk},
+		{"webfetch", permissionAsk},
+		{"websearch", permissionAsk},
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.shared)) {
+		r = append(r, rule{toolPrefix(name) + "*", permissionAsk})
+	}
+	if l.member != "" {
+		r = append(r, rule{toolPrefix(serverName) + "*", permissionAllow})
+	}
+	return r
 }
 
 func (l launch) settings() settings {
 	s := settings{Schema: "https://opencode.ai/config.json"}
 	switch l.opt.Permissions {
 	case permissionAsk:
-		ask := asks{Bash: permissionAsk, Edit: permissionAsk, External: permissionAsk, WebFetch: permissionAsk, WebSearch: permissionAsk}
-		if l.member != "" {
-			ask.Mesh = permissionAllow
-		}
-		s.Permission = ask
+		s.Permission = l.asks()
 	case permissionAllow:
 		s.Permission = "allow"
 	}
@@ -89,9 +121,12 @@ func (l launch) environment() ([]string, error) {
 			"XDG_STATE_HOME="+filepath.Join(l.opt.Home, ".local", "state"),
 			"XDG_CACHE_HOME="+filepath.Join(l.opt.Home, ".cache"),
 		)
+		env = slices.DeleteFunc(env, func(kv string) bool { // those of another home
+			return strings.HasPrefix(kv, configEnv+"=") || strings.HasPrefix(kv, configDirEnv+"=")
+		})
 	}
 	if l.opt.Config != "" {
-		env = sdk.SetEnv(env, "OPENCODE_CONFIG="+l.opt.Config)
+		env = sdk.SetEnv(env, configEnv+"="+l.opt.Config)
 	}
 	return sdk.SetEnv(env,
 		"OPENCODE_CONFIG_CONTENT="+string(content),

@@ -104,15 +104,38 @@ const (
 	askGone
 )
 
+// askOnce asks without the password first: the seat's program refuses that, and one that lets everybody in, such as
+// another OpenCode on a fixed port, would be taken for it.
 func askOnce(ctx context.Context, at api.Record) (string, verdict) {
+	status, _, answer, v := health(ctx, at, false)
+	if v != askAlive {
+		return answer, v
+	}
+	if status == http.StatusOK {
+		return "belongs to somebody else now (it wants no password)", askGone
+	}
+	status, healthy, answer, v := health(ctx, at, true)
+	switch {
+	case v != askAlive:
+		return answer, v
+	case healthy:
+		return "still answers to the seat's password", askAlive
+	}
+	return fmt.Sprintf("belongs to somebody else now (HTTP %d)", status), askGone
+}
+
+// health is one question. Its verdict is askAlive when somebody answered.
+func health(ctx context.Context, at api.Record, login bool) (status int, healthy bool, answer string, v verdict) {
 	ctx, cancel := context.WithTimeout(ctx, reapTimeout/4)
 	defer cancel()
 	url := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(at.Port)) + api.HealthPath
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err.Error(), askAgain
+		return 0, false, err.Error(), askAgain
 	}
-	r.SetBasicAuth(at.User, at.Password)
+	if login {
+		r.SetBasicAuth(at.User, at.Password)
+	}
 	client := http.Client{
 		Transport:     &http.Transport{DisableKeepAlives: true}, // no proxy: this is loopback
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -120,17 +143,15 @@ func askOnce(ctx context.Context, at api.Record) (string, verdict) {
 	resp, err := client.Do(r)
 	if err != nil {
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			return "refuses connections", askGone
+			return 0, false, "refuses connections", askGone
 		}
-		return "gave no answer: " + err.Error(), askAgain
+		return 0, false, "gave no answer: " + err.Error(), askAgain
 	}
 	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
-	var health struct {
+	var said struct {
 		Healthy bool `json:"healthy"`
 	}
-	if resp.StatusCode == http.StatusOK && json.Unmarshal(body, &health) == nil && health.Healthy {
-		return "still answers to the seat's password", askAlive
-	}
-	return fmt.Sprintf("belongs to somebody else now (HTTP %d)", resp.StatusCode), askGone
+	healthy = resp.StatusCode == http.StatusOK && json.Unmarshal(body, &said) == nil && said.Healthy
+	return resp.StatusCode, healthy, "", askAlive
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -25,6 +24,8 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/terminal"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
+	"github.com/cotal-ai/cotal-host/test/harness"
 	"github.com/cotal-ai/cotal-host/test/stubmodel"
 )
 
@@ -40,28 +41,6 @@ type world struct {
 	root      string
 }
 
-// bundle builds the launcher once per test binary, as it is shipped.
-var bundle = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "cotal-bundle-")
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.Command("go", "build", "-o", dir+"/", "github.com/cotal-ai/cotal-host/cmd/cotal-opencode-seat")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build launcher: %w\n%s", err, out)
-	}
-	return dir, nil
-})
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if dir, err := bundle(); err == nil {
-		_ = os.RemoveAll(dir)
-	}
-	os.Exit(code)
-}
-
 func newWorld(t *testing.T, binary string) *world {
 	t.Helper()
 	stub, err := stubmodel.Start(stubmodel.Config{})
@@ -69,12 +48,8 @@ func newWorld(t *testing.T, binary string) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(stub.Close)
-	bundleDir, err := bundle()
-	if err != nil {
-		t.Fatal(err)
-	}
 	w := &world{t: t, stub: stub, binary: binary, root: t.TempDir(), connector: &opencode.Connector{}}
-	if err := w.connector.Configure(t.Context(), sdk.PluginConfig{BundleDir: bundleDir, StateDir: w.dir("state")}); err != nil {
+	if err := w.connector.Configure(t.Context(), sdk.PluginConfig{BundleDir: harness.Bin(t), StateDir: w.dir("state")}); err != nil {
 		t.Fatal(err)
 	}
 	model := map[string]any{"name": "Stub", "tool_call": true, "reasoning": true, "limit": map[string]int{"context": 100000, "output": 8000}}
@@ -223,14 +198,12 @@ func (r *running) screen() string {
 // await polls for a fact.
 func (r *running) await(what string, fact func() bool) {
 	r.w.t.Helper()
-	deadline := time.After(patience)
+	begin := time.Now()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for !fact() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			r.w.t.Fatalf("waited %s for %s", patience, what)
+		if <-tick.C; busy.Over(begin, patience) {
+			r.w.t.Fatalf("waited %s for %s", time.Since(begin).Round(time.Second), what)
 		}
 	}
 }
@@ -266,7 +239,7 @@ func (r *running) write(s string) {
 // asked waits until the model was asked with text in the last user turn.
 func (r *running) asked(text string) stubmodel.Request {
 	r.w.t.Helper()
-	ctx, cancel := context.WithTimeout(r.w.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.w.t.Context(), busy.Limit(patience))
 	defer cancel()
 	got, err := r.w.stub.Wait(ctx, stubmodel.Asked(text))
 	if err != nil {
@@ -278,7 +251,7 @@ func (r *running) asked(text string) stubmodel.Request {
 // get asks the program's API with the seat's password.
 func (r *running) get(path string, out any) {
 	r.w.t.Helper()
-	ctx, cancel := context.WithTimeout(r.w.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.w.t.Context(), busy.Limit(patience))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url(path), nil)
 	if err != nil {

@@ -18,6 +18,12 @@ import (
 // serverName is the key of the seat's own MCP server: the program's names of its tools begin with it.
 const serverName = "cotal"
 
+// notInTools are the characters that the program replaces in the names of its tools.
+var notInTools = regexp.MustCompile(`[^a-zA-Z0-9_-]`)
+
+// toolPrefix is what the program's names of a server's tools begin with.
+func toolPrefix(server string) string { return notInTools.ReplaceAllString(server, "_") + "_" }
+
 // mcpTimeoutMs is how long the program waits for the tools of an MCP server. Its own 5 s are short on a machine that
 // boots several programs at once, and a server that is late is left out for good.
 const mcpTimeoutMs = 60_000
@@ -70,6 +76,8 @@ func readServers(dir string, env []string) (map[string]mcp, error) {
 		switch {
 		case name == serverName:
 			err = fmt.Errorf("the name is the seat's own")
+		case strings.HasPrefix(toolPrefix(name), toolPrefix(serverName)):
+			err = fmt.Errorf("its tools would pass for those of the seat's own server %s, which are never asked for; give it another name", serverName)
 		case s.URL == "" && s.Command == "":
 			err = fmt.Errorf("it has neither a command nor a url")
 		case len(x.missing) > 0:

@@ -5,8 +5,12 @@ import { createInterface } from "node:readline";
 
 export default async function (pi: any) {
   const bridge = process.env.COTAL_BRIDGE!;
-  const run = (args: string[], done: (err: any, out: string) => void, timeout = 0) =>
-    execFile(bridge, args, { timeout, maxBuffer: 32 << 20 }, done);
+  const run = (args: string[], input: string, timeout: number, done: (err: any, out: string) => void) => {
+    const child = execFile(bridge, args, { timeout, maxBuffer: 32 << 20 }, done);
+    child.stdin?.on("error", () => {}).end(input);
+    return child;
+  };
+  let closed = false;
 
   // Tools: the bridge is an MCP server on a pipe, one JSON object a line.
   const server = spawn(bridge, ["mcp", "--silence", "0"], { stdio: ["pipe", "pipe", "ignore"] });
@@ -16,7 +20,8 @@ export default async function (pi: any) {
     waiting.clear();
   };
   let last = 0;
-  server.on("error", end).on("exit", end);
+  const exited = new Promise<void>((done) => server.on("error", () => done()).on("exit", () => done()));
+  exited.then(end);
   server.stdin.on("error", end);
   createInterface({ input: server.stdout }).on("line", (line) => {
     let m: any;
@@ -47,11 +52,12 @@ export default async function (pi: any) {
     });
   }
 
-  // State: one after the other, as it happened.
+  // State: one after the other, as it happened, and on standard input: every user of the machine can read arguments.
   let told = Promise.resolve();
   const tell = (ctx: any, status: string, more: object = {}) => {
+    if (closed) return;
     const event = { status, session: ctx.sessionManager.getSessionId(), model: ctx.model && `${ctx.model.provider}/${ctx.model.id}`, ...more };
-    told = told.then(() => new Promise((done) => run(["hook", "status", JSON.stringify(event)], () => done(), 3000)));
+    told = told.then(() => new Promise((done) => run(["hook", "status"], JSON.stringify(event), 3000, () => done())));
   };
   pi.on("agent_start", (_: any, ctx: any) => tell(ctx, "working"));
   pi.on("tool_call", (e: any, ctx: any) => tell(ctx, "working", { activity: e.toolName }));
@@ -61,24 +67,41 @@ export default async function (pi: any) {
     tell(ctx, "idle", end?.stopReason === "error" ? { condition: "failed", source: "pi", message: end.errorMessage } : {});
   });
 
-  // Messages to an idle agent begin a turn.
-  let closed = false;
+  // Messages to an idle agent begin a turn. What next has printed counts as read: it is kept until the program has it,
+  // by the extension that follows this one in the same process if need be.
+  const taken: string[] = ((globalThis as any)[Symbol.for("cotal.taken")] ??= []);
+  const deliver = () => {
+    try {
+      for (; taken.length; taken.shift()) pi.sendUserMessage(taken[0], { deliverAs: "followUp" });
+      return true;
+    } catch { return false; }
+  };
   let wait: any;
+  let waited = Promise.resolve();
   const next = () => {
-    wait = run(["next", "--wait", "1m"], (err, out) => {
-      if (closed) return;
-      if (!err && out.trim()) pi.sendUserMessage(JSON.parse(out).text, { deliverAs: "followUp" });
-      setTimeout(next, err ? 1000 : 0).unref();
+    if (closed) return;
+    if (!deliver()) return void setTimeout(next, 1000).unref();
+    waited = new Promise((done) => {
+      wait = run(["next", "--wait", "1m"], "", 0, (err, out) => {
+        if (out.trim() && (!err || closed)) try { taken.push(JSON.parse(out).text); } catch { /* it was ended while it printed */ }
+        if (!closed) setTimeout(next, err ? 1000 : 0).unref();
+        done();
+      });
     });
   };
   pi.on("session_start", (_: any, ctx: any) => {
     tell(ctx, "idle");
     if (!wait) next();
   });
-  pi.on("session_shutdown", (e: any) => {
-    if (e.reason && e.reason !== "quit") return; // another session begins in the same process
+  pi.on("session_shutdown", async (e: any) => {
     closed = true;
     wait?.kill();
+    if (!e.reason || e.reason === "quit") return void server.stdin.end();
+    // /new, /resume, /fork and /reload load this file anew in the same process: one seat must not have two bridges.
+    const late = new Promise((done) => setTimeout(done, 5000).unref());
+    await Promise.race([late, Promise.all([told, waited])]);
     server.stdin.end();
+    await Promise.race([late, exited]);
+    server.kill("SIGKILL");
   });
 }

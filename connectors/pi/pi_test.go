@@ -3,6 +3,7 @@ package pi
 import (
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -25,5 +26,13 @@ func TestModelTable(t *testing.T) {
 	want := []sdk.Model{{ID: "stub/other", Provider: "stub"}, {ID: "stub/deep/er", Provider: "stub", Variants: levels}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("models %+v, want %+v", got, want)
+	}
+}
+
+func TestWhatReachesAModelIsDeclared(t *testing.T) {
+	for _, name := range []string{"PI_CODING_AGENT_DIR", "https_proxy", "SSL_CERT_FILE", "AZURE_OPENAI_RESOURCE_NAME", "DEEPSEEK_API_KEY", "HF_TOKEN"} {
+		if !slices.Contains(Info().Connector.EnvAllow, name) {
+			t.Errorf("%s does not reach the program", name)
+		}
 	}
 }

@@ -22,20 +22,25 @@ func WriteMaterial(dir string, m wire.LaunchMaterial) ([]string, error) {
 		return nil, fmt.Errorf("write launch material: %w", err)
 	}
 	path := filepath.Join(dir, MaterialFile)
-	// Written anew when an interrupted launch left one: never into a file that somebody else opened.
-	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+	if err := writePrivate(path, body); err != nil {
 		return nil, fmt.Errorf("write launch material: %w", err)
+	}
+	return []string{wire.LaunchMaterialEnv + "=" + path}, nil
+}
+
+// writePrivate writes a new file for the user alone, in place of one that an interrupted launch left: never into a
+// file that somebody else opened, and never where a link leads.
+func writePrivate(path string, body []byte) error {
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+		return err
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("write launch material: %w", err)
+		return err
 	}
 	_, err = f.Write(body)
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
-	if err != nil {
-		return nil, fmt.Errorf("write launch material: %w", err)
-	}
-	return []string{wire.LaunchMaterialEnv + "=" + path}, nil
+	return err
 }

@@ -69,17 +69,17 @@ func VariablesOf(servers map[string]json.RawMessage) []string {
 // WriteShared writes the servers of a seat into dir (0700, gone with the seat), for its connector. None is no file.
 func WriteShared(dir string, servers map[string]json.RawMessage) error {
 	path := filepath.Join(dir, sdk.MCPServersFile)
-	if err := os.Remove(path); err != nil && !os.IsNotExist(err) { // of a launch that was interrupted
-		return fmt.Errorf("write shared MCP servers: %w", err)
-	}
 	if len(servers) == 0 {
+		if err := os.Remove(path); err != nil && !os.IsNotExist(err) { // of a launch that was interrupted
+			return fmt.Errorf("write shared MCP servers: %w", err)
+		}
 		return nil
 	}
 	body, err := json.MarshalIndent(map[string]any{"mcpServers": servers}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write shared MCP servers: %w", err)
 	}
-	if err := os.WriteFile(path, append(body, '\n'), 0o600); err != nil {
+	if err := writePrivate(path, append(body, '\n')); err != nil {
 		return fmt.Errorf("write shared MCP servers: %w", err)
 	}
 	return nil

@@ -62,7 +62,11 @@ func TestVariablesOfSharedServersAreFoundInWhatIsExpanded(t *testing.T) {
 func TestSharedServersAreInAFileOfTheUserAlone(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, sdk.MCPServersFile)
-	if err := os.WriteFile(path, []byte("of a launch that was interrupted"), 0o644); err != nil {
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+	if err := os.WriteFile(elsewhere, []byte("of somebody else"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(elsewhere, path); err != nil {
 		t.Fatal(err)
 	}
 	if err := WriteShared(dir, map[string]json.RawMessage{"files": []byte(`{"command":"f","env":{"T":"${T}"}}`)}); err != nil {
@@ -77,8 +81,11 @@ func TestSharedServersAreInAFileOfTheUserAlone(t *testing.T) {
 	if err != nil || json.Unmarshal(data, &got) != nil || got.Servers["files"].Env["T"] != "${T}" {
 		t.Errorf("the file holds %s, %v", data, err)
 	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Lstat(path); err != nil || info.Mode() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if was, err := os.ReadFile(elsewhere); err != nil || string(was) != "of somebody else" {
+		t.Errorf("where a link led: %s, %v", was, err)
 	}
 	if err := WriteShared(dir, nil); err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ func (s *Set) Nudge(ctx context.Context, target wire.Target, args wire.InputArgs
 	return s.typeInto(ctx, target, args, true)
 }
 
-// sinceActive is how long ago the agent last told of anything, as the mesh knows; never is for ever.
+// sinceActive is how long ago the agent last told of its work, as the mesh knows; never is for ever.
 func (a *actor) sinceActive() time.Duration {
 	row := a.snapshot().Row
 	view := a.set.view()

@@ -275,7 +275,7 @@ func (a *actor) replan(ctx context.Context, row journal.SeatRow) (*plan, error) 
 	if err != nil {
 		return nil, err
 	}
-	servers, err := a.set.sharedAgain(info, profile.ShareTools)
+	servers, err := a.set.sharedAgain(a.log, info, profile.ShareTools, a.kept)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cotal-ai/cotal-host/connectors/command"
+	"github.com/cotal-ai/cotal-host/host/config"
 	"github.com/cotal-ai/cotal-host/host/seat"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -276,6 +277,49 @@ func TestASeatThatCannotBeStartedAgainEnds(t *testing.T) {
 		t.Errorf("%+v", row.Exit)
 	}
 	w.eventually("its name and place are free", func() (bool, string) { return w.set.Occupancy().Live == 0, "" })
+}
+
+// A configuration that cannot be read when a process ends, because somebody is at it, ends no seat: the next process
+// gets what the first one got.
+func TestASeatIsStartedAgainWhileTheConfigurationIsBroken(t *testing.T) {
+	w := newWorld(t)
+	w.plugins.mu.Lock()
+	info := w.plugins.facts["command"]
+	info.Capabilities = append(slices.Clone(info.Capabilities), sdk.CapMCPServers)
+	w.plugins.facts["command"] = info
+	w.plugins.mu.Unlock()
+	path := config.Path(w.root)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	configure := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	configure("[connectors.command.mcpServers.files]\ncommand = \"/bin/files\"\n")
+	w.supervised("edited", 3, nil)
+	shared := func(row wire.AgentRow) string {
+		t.Helper()
+		found, err := filepath.Glob(filepath.Join(w.seatRoot, row.SeatID, "*", sdk.MCPServersFile))
+		if err != nil || len(found) != 1 {
+			t.Fatalf("files of shared servers: %v, %v", found, err)
+		}
+		text, err := os.ReadFile(found[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	want := shared(w.awaitStatus("edited", "running"))
+	if !strings.Contains(want, "/bin/files") {
+		t.Fatalf("the first process has %s", want)
+	}
+	configure("[connectors.command.mcpServers.files\n")
+	if got := shared(w.next(w.kill("edited"))); got != want {
+		t.Errorf("the next process has %s, want %s", got, want)
+	}
 }
 
 // A host that dies between two processes leaves the work to the next one, which knows the launch by its form.

@@ -89,7 +89,8 @@ func (ed Edit) Apply(text []byte) ([]byte, error) {
 			return nil, ErrEditByHand
 		}
 		if ed.Remove {
-			out = join(lines[:blocks[at].from], lines[blocks[at].to:])
+			gone := ownLines(lines, blocks[at])
+			out = join(lines[:gone.from], lines[gone.to:])
 		} else {
 			out = join(lines[:blocks[at].from], setFields(lines[blocks[at].from:blocks[at].to], want[at]), lines[blocks[at].to:])
 		}
@@ -191,6 +192,32 @@ func findBlocks(lines []string) []span {
 		}
 	}
 	return blocks
+}
+
+// ownLines is a block without the comments that stand apart behind it: those speak of something else.
+func ownLines(lines []string, b span) span {
+	end := b.to
+	for end > b.from {
+		if l := strings.TrimSpace(lines[end-1]); l != "" && l[0] != '#' {
+			break
+		}
+		end--
+	}
+	blank := func(i int) bool { return strings.TrimSpace(lines[i]) == "" }
+	for end < b.to && !blank(end) {
+		end++
+	}
+	apart := end
+	for apart < b.to && blank(apart) {
+		apart++
+	}
+	switch {
+	case apart == b.to:
+		return b
+	case b.from > 0 && !blank(b.from-1): // what is before stays apart from it too
+		return span{b.from, end}
+	}
+	return span{b.from, apart}
 }
 
 // setFields writes what an upgrade changes into the lines of one entry.

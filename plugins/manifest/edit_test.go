@@ -53,6 +53,10 @@ func TestAnEditChangesOnlyWhatItSays(t *testing.T) {
 		return Edit{Kind: kind, Name: name, Put: Entry{Name: name, Kind: kind, Command: "cotal-new", Version: "9", SHA256: digest, Enabled: enabled}}
 	}
 	swap := func(pairs ...string) string { return strings.NewReplacer(pairs...).Replace(edited) }
+	digestLine := "sha256 = \"" + digest + "\"\n"
+	plain := func(name string) string {
+		return "[[plugin]]\nname = \"" + name + "\"\nkind = \"connector\"\ncommand = \"c\"\nversion = \"1\"\n" + digestLine
+	}
 	echo, pane := strings.Index(edited, "# the one for"), strings.Index(edited, "# the other")
 	for _, c := range []struct {
 		name string
@@ -75,6 +79,17 @@ func TestAnEditChangesOnlyWhatItSays(t *testing.T) {
 		},
 		{"a removal takes the comment right above, and the configuration", Edit{Kind: describe.Connector, Name: "echo", Remove: true}, edited, edited[:echo] + edited[pane:], nil},
 		{"the last one can be removed", Edit{Kind: describe.Runtime, Name: "pane", Remove: true}, edited, edited[:pane], nil},
+		{
+			"a removal keeps the comments that stand apart behind it",
+			Edit{Kind: describe.Connector, Name: "a", Remove: true},
+			"schema = 1\n\n" + plain("a") + "# of a\n\n# [[plugin]]\n# name = \"off\"\n\n# of b\n" + plain("b"),
+			"schema = 1\n\n# [[plugin]]\n# name = \"off\"\n\n# of b\n" + plain("b"), nil,
+		},
+		{
+			"a removal of the last one keeps them apart from what is before",
+			Edit{Kind: describe.Connector, Name: "a", Remove: true},
+			"schema = 1\n" + plain("a") + "\n# the end\n", "schema = 1\n\n# the end\n", nil,
+		},
 		{"the same name of another kind is another entry", Edit{Kind: describe.Runtime, Name: "echo", Remove: true}, edited, "", fs.ErrNotExist},
 		{
 			"a key written with an escape is left to people", put("x", describe.Connector, nil),

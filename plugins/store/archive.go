@@ -185,12 +185,42 @@ func readTar(path string, caps caps, each func(item) error) error {
 	}
 }
 
+// errDirectory is that of a zip whose directory is longer than any that would be taken.
+var errDirectory = errors.New("its directory is too long")
+
+// metered reads a file, and no more than left bytes of it while it counts.
+type metered struct {
+	io.ReaderAt
+	left  int64
+	count bool
+}
+
+func (m *metered) ReadAt(p []byte, at int64) (int, error) {
+	if m.count {
+		if m.left -= int64(len(p)); m.left < 0 {
+			return 0, errDirectory
+		}
+	}
+	return m.ReaderAt.ReadAt(p, at)
+}
+
 func readZip(path string, caps caps, each func(item) error) error {
-	zr, err := zip.OpenReader(path)
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	// All of the directory is in memory before its entries can be counted, so its length is what is bounded first.
+	in := &metered{f, 1<<20 + int64(caps.entries)<<10, true}
+	zr, err := zip.NewReader(in, info.Size())
 	if err != nil && !errors.Is(err, zip.ErrInsecurePath) {
 		return fmt.Errorf("%w: no sound zip: %w", ErrHostile, err)
 	}
-	defer zr.Close()
+	in.count = false
 	for _, f := range zr.File {
 		it := item{name: f.Name, mode: f.Mode(), size: int64(min(f.UncompressedSize64, uint64(caps.total)))}
 		if !it.mode.IsRegular() {

@@ -89,6 +89,11 @@ func (s *Store) Enter(ctx context.Context, c Change) (out Entered, err error) {
 		}
 		if ed == nil {
 			out.Now = out.Was
+			if c.Staged != nil { // a manifest that the store does not know yet names nothing for the sweep
+				if err := s.know(c.Manifest); err != nil {
+					return nil, err
+				}
+			}
 			return text, nil
 		}
 		if forget, err = s.remember(c, out.Was, ed); err != nil {
@@ -185,6 +190,15 @@ func (s *Store) remember(c Change, was *manifest.Entry, ed *manifest.Edit) (forg
 	return forget, fpRecorded.Hit()
 }
 
+// know makes a manifest one of those whose binaries are kept.
+func (s *Store) know(path string) error {
+	p, err := s.pastOf(path)
+	if err != nil {
+		return err
+	}
+	return s.keepPast(p)
+}
+
 // Previous is the entry that a manifest had before its last change. Error: ErrNoWayBack.
 func (s *Store) Previous(path string, kind describe.Kind, name string) (manifest.Entry, error) {
 	p, err := s.pastOf(path)
@@ -224,6 +238,13 @@ func (s *Store) put(st *Staged) error {
 	}
 	if err := s.place(st); err != nil {
 		return fmt.Errorf("put plugin into the store: %w", err)
+	}
+	// It was executed since it was hashed, and could write where it lay.
+	if err := s.verify(st.Digest, st.Command); err != nil {
+		final := s.File(st.Digest, st.Command)
+		_ = removeAll(final)
+		_ = os.Remove(filepath.Dir(final)) // unless another name of it is there
+		return fmt.Errorf("put plugin into the store: it is another file since it was asked who it is: %w", err)
 	}
 	return fpStored.Hit()
 }

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -162,6 +163,41 @@ func TestAHostileZipWritesNothing(t *testing.T) {
 	}
 }
 
+func TestAZipOfNothingButHeadersIsNotReadIntoMemory(t *testing.T) {
+	w := newWorld(t)
+	w.caps.entries = 10
+	const n = 50_000
+	header := append([]byte("PK\x01\x02"), make([]byte, 42)...)
+	text := append([]byte("PK\x03\x04"), bytes.Repeat(header, n)...)
+	text = append(text, "PK\x05\x06\x00\x00\x00\x00"...)
+	text = binary.LittleEndian.AppendUint16(text, n)
+	text = binary.LittleEndian.AppendUint16(text, n)
+	text = binary.LittleEndian.AppendUint32(text, n*46)
+	text = binary.LittleEndian.AppendUint32(text, 4)
+	text = append(text, 0, 0)
+	path := write(t, filepath.Join(w.dir, "a.zip"), string(text))
+	if _, err := w.Stage(t.Context(), Source{Path: path}); !errors.Is(err, ErrHostile) || !errors.Is(err, errDirectory) {
+		t.Errorf("%v, want %v", err, errDirectory)
+	}
+	w.clean(t, 0)
+}
+
+func TestAPluginThatReplacesItselfWhenItIsAskedIsNotKept(t *testing.T) {
+	w := newWorld(t)
+	other := write(t, filepath.Join(w.dir, "other"), script("echo", "evil"))
+	src := write(t, filepath.Join(w.dir, "cotal-connector-echo"), script("echo", "1")+"mv -f "+other+" \"$0\"\n")
+	if err := install(t.Context(), w.Store, w.manifest, src); !errors.Is(err, ErrDigest) {
+		t.Errorf("%v, want %v", err, ErrDigest)
+	}
+	if _, err := os.Stat(other); err == nil {
+		t.Error("it did not replace itself: this test shows nothing")
+	}
+	if _, err := os.Stat(w.manifest); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the manifest: %v", err)
+	}
+	w.clean(t, 0)
+}
+
 func TestArchivesThatAreNoneAreRefused(t *testing.T) {
 	w := newWorld(t)
 	sound, err := os.ReadFile(tgz(t, filepath.Join(t.TempDir(), "a.tgz"), script("echo", "1"), good))
@@ -205,6 +241,7 @@ func TestEveryFormGivesTheSameProgram(t *testing.T) {
 	write(t, filepath.Join(dir, "tool.sh"), "#!/bin/sh\n")
 	tarball := tgz(t, filepath.Join(w.dir, "a.tar.gz"), text, tar.Header{Name: "./", Typeflag: tar.TypeDir, Mode: 0o755}, tar.Header{Name: "./cotal-connector-echo", Mode: 0o755, Typeflag: tar.TypeReg}, tar.Header{Name: "README", Mode: 0o644, Typeflag: tar.TypeReg})
 	zipFile := zipped(t, filepath.Join(w.dir, "a.zip"), text, zip.FileHeader{Name: "echo/"}, zip.FileHeader{Name: "echo/cotal-connector-echo"}, zip.FileHeader{Name: "echo/README"})
+	write(t, filepath.Join(dir, ".git"), "gitdir: /elsewhere\n") // as in a worktree
 	want, err := manifest.HashFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -286,7 +286,7 @@ func (x *Indexes) Fetch(ctx context.Context, it Item, progress func(done, total 
 	if !strings.HasPrefix(where, "https://") {
 		return where, func() {}, nil
 	}
-	dir, unlock, err := x.store.stagingDir()
+	dir, unlock, err := x.store.stagingDir(ctx)
 	if err != nil {
 		return "", nil, err
 	}

@@ -80,7 +80,7 @@ func (s *Store) Stage(ctx context.Context, src Source) (_ *Staged, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("stage plugin: %w", err)
 	}
-	dir, unlock, err := s.stagingDir()
+	dir, unlock, err := s.stagingDir(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -188,8 +188,10 @@ func (st *Staged) fromDir(ctx context.Context, src Source) error {
 			return ctx.Err()
 		case path == ".":
 			return nil
-		case path == ".git":
+		case path == ".git" && d.IsDir():
 			return fs.SkipDir
+		case path == ".git": // a file in a worktree and in a submodule
+			return nil
 		}
 		if n++; n > st.store.caps.entries {
 			return fmt.Errorf("%w: more than %d files", ErrHostile, st.store.caps.entries)

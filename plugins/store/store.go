@@ -110,15 +110,15 @@ func (s *Store) lock(ctx context.Context) (func(), error) {
 	return unlock, nil
 }
 
-// stagingDir makes a directory to work in, and locks it so that no sweep takes it.
-func (s *Store) stagingDir() (path string, unlock func(), err error) {
+// stagingDir makes a directory to work in, and locks it so that no sweep takes it. Error: also that of ctx.
+func (s *Store) stagingDir(ctx context.Context) (path string, unlock func(), err error) {
 	parent, err := s.dir(".staging")
 	if err != nil {
 		return "", nil, err
 	}
 	path = filepath.Join(parent, strings.ToLower(rand.Text()))
 	// Made under the lock of the parent, which a sweep holds: else it could come between the making and the lock.
-	done, err := manifest.LockDir(context.Background(), parent)
+	done, err := manifest.LockDir(ctx, parent)
 	if err != nil {
 		return "", nil, fmt.Errorf("stage plugin: %w", err)
 	}
@@ -126,8 +126,9 @@ func (s *Store) stagingDir() (path string, unlock func(), err error) {
 	if err := os.Mkdir(path, 0o700); err != nil {
 		return "", nil, fmt.Errorf("stage plugin: %w", err)
 	}
-	unlock, err = manifest.LockDir(context.Background(), path)
+	unlock, err = manifest.LockDir(ctx, path)
 	if err != nil {
+		_ = os.Remove(path)
 		return "", nil, fmt.Errorf("stage plugin: %w", err)
 	}
 	return path, unlock, nil

@@ -407,6 +407,54 @@ func TestAManifestThatComesBackHasItsPlugins(t *testing.T) {
 	}
 }
 
+func TestWhatAManifestNamedBeforeItWasInstalledIsKept(t *testing.T) {
+	w := newWorld(t)
+	text := script("echo", "1")
+	digest := sha256.Sum256([]byte(text))
+	e := manifest.Entry{Name: "echo", Kind: describe.Connector, Version: "1", Command: "cotal-connector-echo", SHA256: hex.EncodeToString(digest[:])}
+	named, err := manifest.Format([]manifest.Entry{e})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, w.manifest, string(named))
+	src := w.plugin(t, "1")
+	st, err := w.Stage(t.Context(), Source{Path: src})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Discard()
+	if _, err := st.Accept(t.Context(), st.Digest); err != nil {
+		t.Fatal(err)
+	}
+	nothing := func(*manifest.Entry) (*manifest.Edit, error) { return nil, nil }
+	got, err := w.Enter(t.Context(), Change{Manifest: w.manifest, Kind: e.Kind, Name: e.Name, Staged: st, Decide: nothing})
+	if err != nil || got.Changed || len(got.Swept) > 0 || got.SweepErr != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if v := w.works(t); v != "1" {
+		t.Errorf("version %s", v)
+	}
+}
+
+func TestAStoreThatIsLockedIsWaitedForAsLongAsWasSaid(t *testing.T) {
+	w := newWorld(t)
+	parent, err := w.Store.dir(".staging")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := manifest.LockDir(t.Context(), parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := w.Stage(ctx, Source{Path: w.plugin(t, "1")}); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), parent) {
+		t.Errorf("%v, want that of the context and the directory", err)
+	}
+	w.clean(t, 0)
+}
+
 func TestTwoNamesOfOneProgramAreKeptSideBySide(t *testing.T) {
 	w := newWorld(t)
 	src := w.plugin(t, "1")

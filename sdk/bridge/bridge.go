@@ -90,7 +90,8 @@ type Bridge struct {
 	order     []string // of the channels, as they were joined
 	model     string   // as the program said
 	session   string
-	active    time.Time // when a hook last told anything
+	lately    time.Time // when a hook last told anything
+	active    time.Time // the same of its work: no notification, which also tells that nobody does anything
 	amended   time.Time // when the state was last set by something else
 	brought   bool      // the turn that is open goes on with messages of a hook, and nothing was told since
 	woken     time.Time // when a turn was last begun here, and nothing was told since
@@ -345,7 +346,7 @@ func (b *Bridge) fill(r *wire.Presence) {
 	switch c := b.state.Condition; {
 	case c == nil:
 		r.Condition = nil
-	case r.Condition == nil || r.Condition.Code != c.Code || r.Condition.Source != c.Source:
+	case r.Condition == nil || r.Condition.Code != c.Code || r.Condition.Source != c.Source || r.Condition.Message != c.Message:
 		cond := *c
 		cond.Since = time.Now().UnixMilli()
 		r.Condition = &cond
@@ -451,7 +452,10 @@ func (b *Bridge) onFrame(f frame) (a answer, items []item) {
 	before := b.state
 	told := false
 	b.state, told = judged(b.state, f.Event)
-	b.heard, b.active, b.brought = b.heard || told, time.Now(), false
+	b.heard, b.lately, b.brought = b.heard || told, time.Now(), false
+	if word(f.Event.Name) != "notification" {
+		b.active = b.lately
+	}
 	if told {
 		b.woken = time.Time{}
 	}
@@ -530,14 +534,9 @@ func hookForm(event string) func(text string) any {
 	return nil
 }
 
-// read takes messages for read, here and on the mesh.
-func (b *Bridge) read(items []item) {
-	b.box.remove(items)
-	b.done(items)
-}
-
-// done tells the mesh of messages that were read.
+// done takes messages for read, here and on the mesh.
 func (b *Bridge) done(items []item) {
+	b.box.remove(items)
 	ctx, cancel := context.WithTimeout(b.ctx, stepTimeout)
 	defer cancel()
 	ack(ctx, items)

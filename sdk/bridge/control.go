@@ -100,7 +100,8 @@ func (c *control) talk(conn *net.UnixConn) {
 	if uid, err := peerUID(conn); err != nil || uid != os.Geteuid() {
 		return
 	}
-	_ = conn.SetDeadline(time.Now().Add(frameTimeout))
+	defer context.AfterFunc(c.b.ctx, func() { _ = conn.SetDeadline(past) })()
+	c.within(conn, frameTimeout)
 	f, err := readFrame(conn)
 	if err != nil {
 		return
@@ -113,8 +114,7 @@ func (c *control) talk(conn *net.UnixConn) {
 		a, items := c.b.onFrame(f)
 		err := send(conn, a)
 		if err == nil && len(items) > 0 { // the hook says that its program has them
-			_ = conn.SetDeadline(time.Now().Add(RelayBudget))
-			defer context.AfterFunc(c.b.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+			c.within(conn, RelayBudget)
 			var f frame
 			if f, err = readFrame(conn); err == nil && f.Op != opTaken {
 				err = errors.New("the hook did not take them")
@@ -126,12 +126,22 @@ func (c *control) talk(conn *net.UnixConn) {
 	}
 }
 
+// past is a deadline that ends whatever a connection waits for.
+var past = time.Unix(1, 0)
+
+// within bounds what follows on a connection. One of a bridge that ends stays over: its end either sees this deadline
+// and sets another one, or is seen here.
+func (c *control) within(conn *net.UnixConn, limit time.Duration) {
+	_ = conn.SetDeadline(time.Now().Add(limit))
+	if c.b.ctx.Err() != nil {
+		_ = conn.SetDeadline(past)
+	}
+}
+
 // next hands messages to somebody in the program. They are out until that one says what became of them, or is gone:
 // then they come again, to whoever asks next.
 func (c *control) next(conn *net.UnixConn, wait time.Duration) {
-	_ = conn.SetDeadline(time.Now().Add(wait + takeTimeout))
-	over := context.AfterFunc(c.b.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer over()
+	c.within(conn, wait+takeTimeout)
 	items := c.b.next(wait)
 	if len(items) == 0 {
 		_ = send(conn, answer{OK: true}) // whoever asked asks again
@@ -143,7 +153,7 @@ func (c *control) next(conn *net.UnixConn, wait time.Duration) {
 		c.b.wake()
 		return
 	}
-	_ = conn.SetDeadline(time.Now().Add(takeTimeout))
+	c.within(conn, takeTimeout)
 	f, err := readFrame(conn)
 	switch {
 	case err == nil && f.Op == opTaken:

@@ -1,12 +1,14 @@
 package bridge
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -75,6 +77,54 @@ func TestWhatAnAgentIsShownAs(t *testing.T) {
 		if got, by := shownStatus(c.s, c.heard, c.claim); got != c.want || by != c.by {
 			t.Errorf("%s: %s by %s, not %s by %s", c.name, got, by, c.want, c.by)
 		}
+	}
+}
+
+func TestASecondQuestionTakesThePlaceOfTheFirst(t *testing.T) {
+	var b Bridge
+	var r wire.Presence
+	for _, tool := range []string{"Bash", "Write"} {
+		b.state = Judge(b.state, Event{Name: "PermissionRequest", Tool: tool})
+		if b.fill(&r); r.Condition == nil || r.Condition.Message != tool || r.Condition.Since == 0 {
+			t.Errorf("a question for %s is shown as %+v", tool, r.Condition)
+		}
+	}
+	r.Condition.Since = 1
+	if b.fill(&r); r.Condition.Since != 1 {
+		t.Error("a question that is still open began anew")
+	}
+}
+
+func TestANotificationIsNoWork(t *testing.T) {
+	b := Bridge{change: make(chan struct{}, 1), bell: make(chan struct{}, 1)}
+	b.onFrame(frame{Event: Event{Name: "Stop"}})
+	before := b.active
+	b.onFrame(frame{Event: Event{Name: "Notification", Kind: "idle_prompt"}})
+	if before.IsZero() || b.active != before || b.lately.Before(before) {
+		t.Errorf("the end of a turn at %v, a notification behind it: active at %v, last told at %v", before, b.active, b.lately)
+	}
+}
+
+func TestAHostThatSaysNothingOfAGoalIsNotOneThatStartsIt(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	b := Bridge{trouble: errors.New("away")}
+	if result, err := b.await(ctx, "g", wire.Acceptance{}, nil); result != nil || !errors.Is(err, ErrNotConnected) {
+		t.Errorf("%+v, %v", result, err)
+	}
+}
+
+func TestAnAnswerThatNobodyWaitsForLeavesMessagesUnread(t *testing.T) {
+	b := Bridge{trouble: errors.New("away")}
+	b.ctx = t.Context()
+	b.box.put(item{m: mesh.Message{Kind: wire.MessageChat, Message: wire.Message{ID: "c", Channel: "team", Parts: mesh.Text("x")}}})
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if text, err := b.readInbox(over, inboxArgs{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%q, %v", text, err)
+	}
+	if text, err := b.readInbox(t.Context(), inboxArgs{}); err != nil || !strings.Contains(text, `"channel":"team"`) {
+		t.Errorf("%q, %v", text, err)
 	}
 }
 
@@ -201,6 +251,20 @@ func TestAnInboxIsBounded(t *testing.T) {
 	b.back(taken)
 	if items, left, _ := b.look(all); len(items) != 1 || left != 1 || items[0].m.ID != "c1" {
 		t.Errorf("what was put back: %d items, %d left", len(items), left)
+	}
+	// What is taken out is still unread, until it is removed: then whoever has it out cannot put it back.
+	task := sent(1)
+	b.put(task)
+	taken = b.take(func(it item) bool { return it.d != nil })
+	if len(taken) != 1 || !b.has(task) {
+		t.Errorf("%d were taken, and what was taken counts as read", len(taken))
+	}
+	b.back(taken)
+	taken = b.take(func(it item) bool { return it.d != nil })
+	b.remove([]item{task})
+	b.back(taken)
+	if len(taken) != 1 || b.has(task) {
+		t.Errorf("%d were taken again, and a task that goes to another is put back", len(taken))
 	}
 	b.dropChannel("team")
 	if items, _, _ := b.look(all); len(items) != 0 {

@@ -35,6 +35,7 @@ type item struct {
 type inbox struct {
 	mu      sync.Mutex
 	items   []item
+	lent    []item        // taken out, and nobody has said yet what became of them
 	dropped int           // of channels, since the last reading
 	room    chan struct{} // closed when there is room for direct messages again; nil: there is
 }
@@ -102,14 +103,17 @@ func (b *inbox) take(pick func(item) bool) []item {
 	defer b.mu.Unlock()
 	items, _, _ := b.next(pick)
 	b.out(items)
+	b.lent = append(b.lent, items...)
 	return items
 }
 
-// back puts in again what was taken, as the oldest.
+// back puts in again what was taken, as the oldest. What was removed meanwhile stays away.
 func (b *inbox) back(items []item) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.items = append(slices.Clone(items), b.items...)
+	still := slices.DeleteFunc(slices.Clone(items), func(it item) bool { return !among(b.lent, it) })
+	b.lent = without(b.lent, items)
+	b.items = append(still, b.items...)
 }
 
 // next is what is to be read next; b.mu is held.
@@ -131,29 +135,28 @@ func (b *inbox) next(pick func(item) bool) (items []item, left, dropped int) {
 	return items, left, b.dropped
 }
 
-// remove takes messages out that were read.
+// remove takes messages out that were read, or that somebody else is to have. Whoever has them out cannot put them back.
 func (b *inbox) remove(read []item) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.out(read)
+	b.lent = without(b.lent, read)
 }
 
 // out takes messages out; b.mu is held.
 func (b *inbox) out(read []item) {
-	b.items = slices.DeleteFunc(b.items, func(o item) bool {
-		return slices.ContainsFunc(read, func(r item) bool { return same(r, o) })
-	})
+	b.items = without(b.items, read)
 	if b.room != nil && b.direct() < maxDirectItems {
 		close(b.room)
 		b.room = nil
 	}
 }
 
-// has reports whether a message is still unread.
+// has reports whether a message is still unread: it is here, or taken out and may come back.
 func (b *inbox) has(it item) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.ContainsFunc(b.items, func(o item) bool { return same(it, o) })
+	return among(b.items, it) || among(b.lent, it)
 }
 
 // told forgets how many were dropped, once the agent was told.
@@ -188,6 +191,14 @@ func (b *inbox) unread() (direct, channel int) {
 	defer b.mu.Unlock()
 	n := b.direct()
 	return n, len(b.items) - n
+}
+
+func among(items []item, it item) bool {
+	return slices.ContainsFunc(items, func(o item) bool { return same(it, o) })
+}
+
+func without(items, those []item) []item {
+	return slices.DeleteFunc(items, func(it item) bool { return among(those, it) })
 }
 
 func same(a, b item) bool {

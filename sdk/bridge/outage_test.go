@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/cotal-ai/cotal-host/sdk/bridge"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -57,6 +60,33 @@ func TestABridgeOutlivesTheServer(t *testing.T) {
 	}
 	b.call("cotal_send", map[string]any{"channel": "team", "text": "to all"})
 	a.until("cotal_inbox", nil, "to all")
+}
+
+// A queue of a role that somebody deleted is opened again.
+func TestAQueueOfARoleThatIsGoneComesBack(t *testing.T) {
+	w := newWorld(t)
+	ann := w.joined(w.seat("ann"), bridge.Options{})
+	bob := w.joined(w.seat("bob", func(m *wire.LaunchMaterial) { m.Seat.Role = "review" }), bridge.Options{})
+	ann.call("cotal_anycast", map[string]any{"role": "review", "text": "before"})
+	bob.until("cotal_inbox", nil, "before")
+	nc, err := nats.Connect(w.URL(), nats.Token(token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := wire.StreamName(wire.StreamTask, space)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteConsumer(t.Context(), stream, wire.DurableService("review")); err != nil {
+		t.Fatal(err)
+	}
+	ann.call("cotal_anycast", map[string]any{"role": "review", "text": "behind"})
+	bob.until("cotal_inbox", nil, "behind")
 }
 
 // A second bridge of a seat, as when its program starts its servers again, goes on with what the first has left:

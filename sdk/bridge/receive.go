@@ -85,7 +85,7 @@ func (b *Bridge) readTasks() {
 			}
 		}
 	}
-	defer q.Close()
+	defer func() { q.Close() }()
 	for {
 		for !b.idle() {
 			if !b.pause(time.Second) {
@@ -100,6 +100,10 @@ func (b *Bridge) readTasks() {
 			b.log.Warn("cannot read tasks of the role", "role", b.l.Role, "err", err)
 			if !b.pause(retryMax) {
 				return
+			}
+			if again, oerr := c.Tasks(b.ctx, b.l.Role, mesh.QueueOptions{}); oerr == nil { // the queue was deleted
+				q.Close()
+				q = again
 			}
 			continue
 		}

@@ -125,7 +125,7 @@ func (b *Bridge) pour(ctx context.Context, came <-chan struct{}, text bool, out 
 			if len(out) == 0 { // nobody has it
 				return
 			}
-			b.read([]item{it})
+			b.done([]item{it})
 		}
 		if len(items) > 0 {
 			continue

@@ -121,11 +121,11 @@ func (b *Bridge) look() {
 			before = now
 		}
 		b.mu.Lock()
-		quiet := time.Since(b.active)
-		if b.amended.After(b.active) {
+		quiet := time.Since(b.lately)
+		if b.amended.After(b.lately) {
 			quiet = time.Since(b.amended)
 		}
-		next := amend(b.state, b.active, quiet, f, b.opts.Silence)
+		next := amend(b.state, b.lately, quiet, f, b.opts.Silence)
 		moved := next != b.state
 		if moved {
 			b.state, b.heard, b.amended = next, true, time.Now()

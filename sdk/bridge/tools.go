@@ -135,7 +135,7 @@ func (b *Bridge) orientation(ctx context.Context, _ noArgs) (string, error) {
 	return t.String(), nil
 }
 
-func (b *Bridge) readInbox(_ context.Context, in inboxArgs) (string, error) {
+func (b *Bridge) readInbox(ctx context.Context, in inboxArgs) (string, error) {
 	items, left, dropped := b.box.look(func(item) bool { return true })
 	var t strings.Builder
 	if _, err := b.mesh(); err != nil {
@@ -152,9 +152,12 @@ func (b *Bridge) readInbox(_ context.Context, in inboxArgs) (string, error) {
 	if left > 0 {
 		fmt.Fprintf(&t, "%d more are unread; call again for them\n", left)
 	}
+	if err := ctx.Err(); err != nil { // nobody waits for the answer any more: they stay unread
+		return "", err
+	}
 	if !in.Peek {
 		b.box.told(dropped)
-		b.read(items)
+		b.done(items)
 	}
 	return t.String(), nil
 }

@@ -17,6 +17,9 @@ import (
 // spawnWait is how long cotal_spawn waits for its team mate to be there: an agent that waits longer works on nothing.
 const spawnWait = 45 * time.Second
 
+// goalAsk is how long the host may take to say how a goal stands.
+const goalAsk = 5 * time.Second
+
 type spawnArgs struct {
 	Name          string         `json:"name" jsonschema:"the persona to spawn: the name of its file; cotal_personas lists them"`
 	Role          string         `json:"role,omitempty" jsonschema:"another role than the persona's"`
@@ -137,26 +140,32 @@ func (b *Bridge) spawn(ctx context.Context, in spawnArgs) (string, error) {
 	return t.String(), nil
 }
 
-// await waits for the end of a goal; nil: it has not ended in the time.
+// await waits for the end of a goal; nil: it has not ended in the time. Where the host last said otherwise, or nothing,
+// that is the error.
 func (b *Bridge) await(ctx context.Context, id string, acc wire.Acceptance, ended <-chan struct{}) (*wire.GoalResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, spawnWait)
 	defer cancel()
 	look := time.NewTicker(2 * time.Second) // any event may be lost
 	defer look.Stop()
+	var last error
 	for {
 		var reply wire.GoalResultReply
+		asked := time.Now()
 		err := b.manager(ctx, mesh.Call{
-			Command: wire.CmdGoalResult, Instance: acc.Executor.LifecycleUID, Args: wire.GoalResultArgs{GoalID: id}, Deadline: 5 * time.Second,
+			Command: wire.CmdGoalResult, Instance: acc.Executor.LifecycleUID, Args: wire.GoalResultArgs{GoalID: id}, Deadline: goalAsk,
 		}, &reply)
 		if err == nil && reply.Result != nil {
 			return reply.Result, nil
+		}
+		if end, _ := ctx.Deadline(); err == nil || !errors.Is(err, mesh.ErrNoReply) || asked.Add(goalAsk).Before(end) { // it had its time
+			last = err
 		}
 		select {
 		case <-ended:
 		case <-look.C:
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return nil, nil
+				return nil, last
 			}
 			return nil, ctx.Err()
 		}

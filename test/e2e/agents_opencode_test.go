@@ -157,6 +157,39 @@ func TestRealOpenCode_GoesOnInItsSession(t *testing.T) {
 	w.CLI("stop", realSeat).OK()
 }
 
+// What a person has in the input field while a message wakes the agent stays there, and is sent when he sends it.
+func TestRealOpenCode_KeepsADraftWhenItIsWoken(t *testing.T) {
+	stub, err := stubmodel.Start(stubmodel.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stub.Close)
+	w := harness.New(t)
+	w.Setenv("COTAL_OPENCODE_BIN", agents.Need(t, agents.OpenCode))
+	opencodeSetUp(t, w, stub)
+	s := &scenario{T: t, p: opencodeProgram(), w: w, stub: stub, host: w.Start(harness.HostOptions{})}
+	s.client, s.roster = watchPresence(t, w)
+	w.CLI("spawn", "--agent", "opencode", "--name", realSeat, "--detach", "--timeout", "2m").OK()
+	s.row = w.AwaitStatus(realSeat, "running")
+	screen := attach(t, w, s.row)
+	for _, draft := range []string{"a draft before there is a session", "a draft in a session"} {
+		await(t, agentWait, "the draft is typed", func() (bool, string) {
+			r := w.CLI("input", realSeat, "--text", draft, "--no-enter")
+			return r.Code == 0, r.String()
+		})
+		await(t, agentWait, "the draft is on the screen", func() (bool, string) { return screen.shows(draft) })
+		if _, err := s.client.SendDirect(t.Context(), s.row.ID, "to whom it has "+draft); err != nil {
+			t.Fatal(err)
+		}
+		s.request("is given the message", func(r stubmodel.Request) bool { return r.Done && !r.Side && given(r, "to whom it has "+draft) })
+		s.shown(wire.StatusIdle)
+		w.CLI("input", realSeat, "--keys", "enter").OK()
+		s.request("sends the draft", func(r stubmodel.Request) bool { return r.Done && !r.Side && r.Turn.LastUser() == draft })
+		s.shown(wire.StatusIdle)
+	}
+	w.CLI("stop", realSeat).OK()
+}
+
 // A model that nobody offers ends the launch, and the refusal says what there is.
 //
 // proves: CONN-2

@@ -109,10 +109,10 @@ func TestBridge_AnAgentAsksItsHostForATeamMate(t *testing.T) {
 	if text := lead.call("cotal_orientation", nil); !strings.Contains(text, "Capabilities: spawn") || !strings.Contains(text, "manager") {
 		t.Errorf("orientation: %s", text)
 	}
-	if text := lead.call("cotal_spawn", map[string]any{"name": "mate", "role": "helper", "launchOptions": hang}); !strings.Contains(text, "is there") {
+	if text := lead.call("cotal_spawn", map[string]any{"name": "mate", "role": "tester", "launchOptions": hang}); !strings.Contains(text, "is there") {
 		t.Errorf("spawn: %s", text)
 	}
-	if mate := w.Inspect("mate"); mate.Status != "running" || mate.Role != "helper" || mate.Spawner != row.ID {
+	if mate := w.Inspect("mate"); mate.Status != "running" || mate.Role != "tester" || mate.Spawner != row.ID {
 		t.Errorf("the team mate: %+v", mate)
 	}
 	if text, ok := lead.try("cotal_spawn", map[string]any{"name": "nobody"}); ok || !strings.Contains(text, "nobody") {

@@ -18,6 +18,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/agents"
+	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
 	"github.com/cotal-ai/cotal-host/test/seatview"
 	"github.com/cotal-ai/cotal-host/test/stubmodel"
@@ -136,7 +137,7 @@ func TestRealAgentSurvivesEveryKill(t *testing.T) {
 			r := w.CLI("input", "coder", "--text", text)
 			return r.Code == 0, r.String()
 		})
-		ctx, cancel := context.WithTimeout(context.Background(), agentWait)
+		ctx, cancel := context.WithTimeout(t.Context(), busy.Limit(agentWait))
 		defer cancel()
 		if _, err := stub.Wait(ctx, stubmodel.Asked(text)); err != nil {
 			t.Fatalf("the model was not asked %q: %v", text, err)
@@ -158,7 +159,7 @@ func TestRealAgentSurvivesEveryKill(t *testing.T) {
 	if _, err := client.SendDirect(t.Context(), row.ID, "a word of greeting"); err != nil {
 		t.Fatal(err)
 	}
-	woken, cancel := context.WithTimeout(context.Background(), agentWait)
+	woken, cancel := context.WithTimeout(t.Context(), busy.Limit(agentWait))
 	defer cancel()
 	if _, err := stub.Wait(woken, stubmodel.Asked("a word of greeting")); err != nil {
 		t.Fatalf("the agent was not woken: %v", err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
@@ -34,7 +35,7 @@ func watchPresence(t *testing.T, w *harness.World) (*mesh.Client, *mesh.Roster) 
 
 func awaitPresence(t *testing.T, r *mesh.Roster, what string, match func(wire.Presence) bool) wire.Presence {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), harness.DefaultWait)
+	ctx, cancel := context.WithTimeout(t.Context(), busy.Limit(harness.DefaultWait))
 	defer cancel()
 	p, err := r.Await(ctx, match)
 	if err != nil {

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -26,11 +27,14 @@ func linkHome(p plan.Plan) error {
 }
 
 func furnish(p plan.Plan) error {
-	if err := os.MkdirAll(p.Store, 0o700); err != nil {
+	if err := makeStore(p.Store); err != nil {
 		return err
 	}
-	if err := symlink(p.Store, filepath.Join(p.Home, "sessions")); err != nil || p.Operator == "" {
+	if err := symlink(p.Store, filepath.Join(p.Home, "sessions")); err != nil {
 		return err
+	}
+	if _, err := os.Stat(p.Operator); p.Operator == "" || err != nil {
+		return nil // he has no home of the program, or none for us: nothing could be written through a link into it
 	}
 	// The login need not be there yet: one that is made in a seat is the operator's.
 	if err := symlink(filepath.Join(p.Operator, "auth.json"), filepath.Join(p.Home, "auth.json")); err != nil {
@@ -47,6 +51,23 @@ func furnish(p plan.Plan) error {
 		return err
 	}
 	return each(p, "rules", copyRules)
+}
+
+// makeStore makes the directory of the sessions, and keeps what was said in them out of the workspace's history.
+func makeStore(store string) error {
+	if _, err := os.Stat(store); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(store), 0o700); err != nil {
+		return err
+	}
+	ignore := filepath.Join(filepath.Dir(store), ".gitignore")
+	if _, err := os.Lstat(ignore); errors.Is(err, fs.ErrNotExist) {
+		if err := os.WriteFile(ignore, []byte("*\n"), 0o600); err != nil {
+			return err
+		}
+	}
+	return os.MkdirAll(store, 0o700) // last: whoever is interrupted begins again
 }
 
 func symlink(target, path string) error {
@@ -97,7 +118,8 @@ func copyRules(from, to string) error {
 }
 
 // bring copies a session of the operator's own to those of the seats, with its time: the program forks what it finds by
-// its id, and the operator's home is not looked into. A copy that was made before is replaced.
+// its id, and the operator's home is not looked into. A copy that was made before and has fallen behind is replaced; one in
+// which somebody went on is not.
 func bring(p plan.Plan) error {
 	if p.Action != plan.ActionFork || strings.HasPrefix(p.Rollout, p.Store+string(filepath.Separator)) {
 		return nil
@@ -125,7 +147,18 @@ func bringFile(p plan.Plan) error {
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(to, ".copy-") // 0600
+	to = filepath.Join(to, filepath.Base(p.Rollout))
+	behind, err := fellBehind(to, from)
+	if err != nil {
+		return err
+	}
+	if !behind {
+		return fmt.Errorf("%s of a seat went on, and so did yours, %s; move one of them away", to, p.Rollout)
+	}
+	if _, err := from.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(to), ".copy-") // 0600
 	if err != nil {
 		return err
 	}
@@ -140,5 +173,33 @@ func bringFile(p plan.Plan) error {
 	if err != nil {
 		return err
 	}
-	return os.Rename(tmp.Name(), filepath.Join(to, filepath.Base(p.Rollout)))
+	return os.Rename(tmp.Name(), to)
+}
+
+// fellBehind reports whether a session begins with all that its copy holds: a session is only ever added to. A copy that
+// is not there holds nothing.
+func fellBehind(path string, session io.Reader) (bool, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	mine, theirs := make([]byte, 1<<16), make([]byte, 1<<16)
+	for {
+		n, err := io.ReadFull(f, mine)
+		m, rerr := io.ReadFull(session, theirs[:n])
+		switch {
+		case rerr != nil && !errors.Is(rerr, io.EOF) && !errors.Is(rerr, io.ErrUnexpectedEOF):
+			return false, rerr
+		case m < n || !bytes.Equal(mine[:n], theirs[:n]):
+			return false, nil
+		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+			return true, nil
+		case err != nil:
+			return false, err
+		}
+	}
 }

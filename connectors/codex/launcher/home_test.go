@@ -3,6 +3,7 @@ package launcher
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/connectors/codex/plan"
@@ -48,6 +49,9 @@ func TestTheHomeLeadsToWhatOutlivesTheSeat(t *testing.T) {
 			t.Errorf("%s holds %q, %v; want %q", path, got, err, want)
 		}
 	}
+	if got, err := os.ReadFile(at("w", ".cotal", "codex", ".gitignore")); err != nil || string(got) != "*\n" {
+		t.Errorf("what is said in seats could get into the workspace's history: %q, %v", got, err)
+	}
 	if info, err := os.Stat(at("home", "sessions")); err != nil || !info.IsDir() || info.Mode().Perm() != 0o700 {
 		t.Errorf("sessions: %v, %v; want a private directory", info, err)
 	}
@@ -59,11 +63,14 @@ func TestTheHomeLeadsToWhatOutlivesTheSeat(t *testing.T) {
 func TestAHomeWithoutAnOperatorIsOne(t *testing.T) {
 	dir := t.TempDir()
 	for _, p := range []plan.Plan{
-		{Home: dir, Store: filepath.Join(dir, "s")},
-		{Home: dir, Store: filepath.Join(dir, "s"), Operator: filepath.Join(dir, "never")},
+		{Home: dir, Store: filepath.Join(dir, "w", "s")},
+		{Home: dir, Store: filepath.Join(dir, "w", "s"), Operator: filepath.Join(dir, "never")},
 	} {
 		if err := linkHome(p); err != nil {
 			t.Errorf("%+v: %v", p, err)
+		}
+		if to, err := os.Readlink(filepath.Join(dir, "auth.json")); err == nil {
+			t.Errorf("%+v: a login would be written to %s, where it cannot be", p, to)
 		}
 	}
 }
@@ -100,5 +107,20 @@ func TestASessionOfTheOperatorIsCopiedToBeForked(t *testing.T) {
 	}
 	if err := bring(plan.Plan{Action: plan.ActionFork, Store: store, Session: "x", Rollout: source + ".gone"}); err == nil {
 		t.Error("a session that is gone was copied")
+	}
+	for name, text := range map[string]string{
+		"a copy in which a seat went on": "one\ntwo\nof a seat\n",
+		"a copy that says otherwise":     "one\nTWO\n",
+	} {
+		if err := os.WriteFile(copied, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := bring(plan.Plan{Action: plan.ActionFork, Store: store, Session: "x", Rollout: source})
+		if err == nil || !strings.Contains(err.Error(), copied) || !strings.Contains(err.Error(), source) {
+			t.Errorf("%s: %v, want both files named", name, err)
+		}
+		if got, err := os.ReadFile(copied); err != nil || string(got) != text {
+			t.Errorf("%s is now %q, %v", name, got, err)
+		}
 	}
 }

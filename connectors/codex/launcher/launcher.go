@@ -125,11 +125,15 @@ func (r *run) run() (code int, err error) {
 		r.server.end(partnerGrace)
 		_ = os.Remove(api) // it does not when it is killed
 	}()
+	defer func() {
+		if r.bridge != nil { // the boot has got that far: it says goodbye however it goes on
+			r.bridge.Close()
+		}
+	}()
 	ok, code, err := r.boot(ctx, &wg, api)
 	if err != nil || !ok {
 		return code, err
 	}
-	defer r.bridge.Close()
 	return r.foreground(api)
 }
 
@@ -247,15 +251,31 @@ func (r *run) foreground(api string) (int, error) {
 			both := time.AfterFunc(stopGrace, func() { tui.signal(syscall.SIGKILL); r.server.signal(syscall.SIGKILL) })
 			defer both.Stop()
 		case <-tui.exited:
-			return tui.code(), nil
+			return r.outcome(tui, asked)
 		case <-r.server.exited:
-			tui.end(partnerGrace)
-			if asked {
-				return tui.code(), nil
-			}
-			return max(r.server.code(), exitFailed), r.withLog(fmt.Errorf("the server of Codex ended: %s", r.server.state()))
+			return r.outcome(tui, asked)
 		}
 	}
+}
+
+// outcome is what the end of the terminal program or of the server means. When both have ended, the server that nobody
+// asked to end is the reason: the terminal program leaves without complaint.
+func (r *run) outcome(tui *child, asked bool) (int, error) {
+	for pending := true; pending && !asked; {
+		select {
+		case s := <-r.signals: // it may have reached them before it was looked at here
+			asked = s == syscall.SIGTERM || s == syscall.SIGHUP
+		default:
+			pending = false
+		}
+	}
+	crashed := !asked && r.server.over()
+	tui.end(partnerGrace)
+	if !crashed {
+		return tui.code(), nil
+	}
+	<-r.server.exited
+	return max(r.server.code(), exitFailed), r.withLog(fmt.Errorf("the server of Codex ended: %s", r.server.state()))
 }
 
 // withLog adds the end of the server's output to an error.

@@ -22,6 +22,8 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/cotal-ai/cotal-host/connectors/codex/plan"
+	"github.com/cotal-ai/cotal-host/host/broker"
+	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/busy"
@@ -119,7 +121,7 @@ func talk(c *websocket.Conn, mode string) {
 		say("%s %s", m.Method, m.Params)
 		switch {
 		case m.ID == nil:
-		case mode == "silent" && m.Method != "initialize":
+		case mode == "silent" && m.Method != "initialize", mode == "silent to a prompt" && m.Method == "turn/start":
 		case mode == "refuse" && strings.HasPrefix(m.Method, "thread/"):
 			send(map[string]any{"id": *m.ID, "error": map[string]any{"code": -32600, "message": "no rollout found"}})
 		case strings.HasPrefix(m.Method, "thread/"):
@@ -159,7 +161,13 @@ type launched struct {
 	record string
 }
 
+// launch runs a plan on a mesh that is away, which holds nothing up.
 func launch(t *testing.T, p plan.Plan, env ...string) *launched {
+	t.Helper()
+	return launchOn(t, "nats://127.0.0.1:1", "x", p, env...)
+}
+
+func launchOn(t *testing.T, url, token string, p plan.Plan, env ...string) *launched {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "cx") // short, for sockets
 	if err != nil {
@@ -192,7 +200,7 @@ func launch(t *testing.T, p plan.Plan, env ...string) *launched {
 		t.Fatal(err)
 	}
 	body, err := wire.LaunchMaterial{
-		Servers: "nats://127.0.0.1:1", Token: "x", // a mesh that is away holds nothing up
+		Servers: url, Token: token,
 		Seat: &wire.LaunchSeat{Space: "main", Name: "n", ID: who.Principal(), LifecycleUID: who.UID},
 	}.Encode()
 	material := put("material.json", body, err)
@@ -328,6 +336,52 @@ func TestASignalDuringTheBootEndsIt(t *testing.T) {
 	r.end(143)
 }
 
+// The mesh has the seat's presence from before its first turn on.
+func TestABootThatEndsAfterTheSeatHasJoinedSaysGoodbye(t *testing.T) {
+	const token, space = "test-token-0123456789", "main"
+	b, err := broker.Start(t.Context(), broker.Config{StoreDir: t.TempDir(), Token: token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Shutdown)
+	c, err := bus.Connect(t.Context(), bus.Config{URL: b.URL(), Token: token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.SetUpMessaging(t.Context(), space, func(string) bool { return false }, func(string) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	peer, err := mesh.Connect(t.Context(), mesh.Config{URL: b.URL(), Token: token, Space: space, Name: "peer"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(peer.Close)
+	roster, err := peer.WatchPresence(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(roster.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), busy.Limit(30*time.Second))
+	defer cancel()
+	r := launchOn(t, b.URL(), token, plan.Plan{Action: plan.ActionNew, Prompt: "x"}, "FAKE_SERVE=silent to a prompt")
+	r.await("turn/start")
+	if _, err := roster.Await(ctx, func(p wire.Presence) bool { return p.Card.Name == "n" }); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	r.end(143)
+	begin := time.Now()
+	if _, err := roster.Await(ctx, func(p wire.Presence) bool { return p.Card.Name == "n" && p.Status == wire.StatusOffline }); err != nil {
+		t.Fatal(err)
+	}
+	if busy.Over(begin, 2*time.Second) { // the record ends by itself after six
+		t.Errorf("it was shown for %s after its end", time.Since(begin))
+	}
+}
+
 func TestAServersEndEndsATerminalThatIgnoresTERM(t *testing.T) {
 	r := launch(t, plan.Plan{Action: plan.ActionNew}, "FAKE_ATTACH=stubborn")
 	r.await("attach up")
@@ -335,6 +389,46 @@ func TestAServersEndEndsATerminalThatIgnoresTERM(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.end(137)
+}
+
+func TestAServerThatCrashedIsNotHiddenByATerminalThatLeftWithoutComplaint(t *testing.T) {
+	ended := func(text string) *child {
+		c, err := start(exec.Command("/bin/sh", "-c", text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-c.exited
+		return c
+	}
+	for name, c := range map[string]struct {
+		server string
+		signal os.Signal // that is still to be looked at
+		asked  bool
+		code   int
+		fails  bool
+	}{
+		"a server that crashed is the reason":          {"exit 3", nil, false, 3, true},
+		"a server that ended by itself is one as well": {"exit 0", nil, false, 1, true},
+		"one that was asked to end is none":            {"exit 3", nil, true, 0, false},
+		"nor one that a signal reached first":          {"kill -TERM $$", syscall.SIGTERM, false, 0, false},
+		"what Ctrl-C means is the program's business":  {"exit 3", syscall.SIGINT, false, 3, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log, err := openLog(filepath.Join(t.TempDir(), "log"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer log.Close()
+			signals := make(chan os.Signal, 1)
+			if c.signal != nil {
+				signals <- c.signal
+			}
+			r := &run{signals: signals, server: ended(c.server), log: log}
+			if code, err := r.outcome(ended("exit 0"), c.asked); code != c.code || (err != nil) != c.fails {
+				t.Errorf("code %d, %v; want %d, and an error: %v", code, err, c.code, c.fails)
+			}
+		})
+	}
 }
 
 func TestATerminalsEndEndsAServerThatIgnoresTERM(t *testing.T) {

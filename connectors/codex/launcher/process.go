@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -32,6 +33,11 @@ func start(cmd *exec.Cmd) (*child, error) {
 
 // signal is harmless once the process has been waited for.
 func (c *child) signal(s os.Signal) { _ = c.cmd.Process.Signal(s) }
+
+// over reports whether the process has ended. It is so before exited is closed, which waits for its output as well.
+func (c *child) over() bool {
+	return errors.Is(c.cmd.Process.Signal(syscall.Signal(0)), os.ErrProcessDone)
+}
 
 // end asks, waits, and kills.
 func (c *child) end(grace time.Duration) {

@@ -133,7 +133,15 @@ func (r *run) foreground(session string) (int, error) {
 		r.server.end(partnerGrace)
 		return exitFailed, fmt.Errorf("start client: %w", err)
 	}
+	return r.attend(client)
+}
+
+// attend waits for the end of both and returns the code of what ended first.
+func (r *run) attend(client *child) (int, error) {
 	asked := false
+	lost := func() (int, error) {
+		return max(r.server.code(), exitFailed), r.withLog(fmt.Errorf("the server ended: %s", r.server.state()))
+	}
 	for {
 		select {
 		case s := <-r.signals:
@@ -147,6 +155,9 @@ func (r *run) foreground(session string) (int, error) {
 			both := time.AfterFunc(stopGrace, func() { client.signal(syscall.SIGKILL); r.server.signal(syscall.SIGKILL) })
 			defer both.Stop()
 		case <-client.exited:
+			if !asked && len(r.signals) == 0 && r.server.ended() { // it took the client with it
+				return lost()
+			}
 			r.server.end(partnerGrace)
 			return client.code(), nil
 		case <-r.server.exited:
@@ -154,7 +165,7 @@ func (r *run) foreground(session string) (int, error) {
 			if asked {
 				return client.code(), nil
 			}
-			return max(r.server.code(), exitFailed), r.withLog(fmt.Errorf("the server ended: %s", r.server.state()))
+			return lost()
 		}
 	}
 }
@@ -197,6 +208,16 @@ func start(cmd *exec.Cmd) (*child, error) {
 		_ = cmd.Wait() // the state says what happened
 	}()
 	return c, nil
+}
+
+// ended says whether it has been waited for.
+func (c *child) ended() bool {
+	select {
+	case <-c.exited:
+		return true
+	default:
+		return false
+	}
 }
 
 // signal is harmless once the process has been waited for.

@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cotal-ai/cotal-host/test/busy"
 )
 
 // The real program is tested one directory up. The program here is a stand-in for what the real one does
@@ -167,13 +169,11 @@ func (r *launched) said() string {
 
 func (r *launched) await(what string) {
 	r.t.Helper()
-	deadline := time.After(30 * time.Second)
+	begin := time.Now()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !strings.Contains(r.said(), what) {
-		select {
-		case <-tick.C:
-		case <-deadline:
+		if <-tick.C; busy.Over(begin, 30*time.Second) {
 			r.t.Fatalf("waited for %q in:\n%s", what, r.said())
 		}
 	}
@@ -182,7 +182,7 @@ func (r *launched) await(what string) {
 // end waits for the launcher and checks that its server has gone before it.
 func (r *launched) end(code int) {
 	r.t.Helper()
-	timer := time.AfterFunc(30*time.Second, func() { _ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) })
+	timer := time.AfterFunc(busy.Limit(30*time.Second), func() { _ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) })
 	defer timer.Stop()
 	_ = r.cmd.Wait() // the state says what happened
 	if got := r.cmd.ProcessState.ExitCode(); got != code {
@@ -296,6 +296,30 @@ func TestAServersEndEndsAClientThatIgnoresTERM(t *testing.T) {
 func TestAClientsEndEndsAServerThatIgnoresTERM(t *testing.T) {
 	r := launch(t, Plan{Action: ActionOpen, Session: "ses_source"}, "FAKE_SERVE=stubborn", "FAKE_ATTACH=exit7")
 	r.end(7)
+}
+
+// A server that dies takes its client with it, and the reason is the server's, whatever is seen first.
+func TestAServersEndIsToldWhenItsClientEndsWithIt(t *testing.T) {
+	log, err := openLog(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	gone := func(script string) *child {
+		c, err := start(exec.Command("/bin/sh", "-c", script))
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-c.exited
+		return c
+	}
+	r := &run{server: gone("exit 3"), log: log}
+	client := gone("exit 0")
+	for range 50 { // which of two is seen first is chance
+		if code, err := r.attend(client); code != 3 || err == nil {
+			t.Fatalf("code %d, %v, want 3 and that the server ended", code, err)
+		}
+	}
 }
 
 func TestPlansAreChecked(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -120,13 +121,19 @@ func (m *member) listen(ctx context.Context, tell func(bridge.Event)) (heard boo
 		return false, err
 	}
 	defer events.Close()
-	now, err := m.look(ctx)
+	m.mu.Lock()
+	child := maps.Clone(m.v.child)
+	m.mu.Unlock()
+	now, err := m.look(ctx, child)
 	if err != nil {
 		return false, err
 	}
 	m.mu.Lock()
 	first := !m.v.known
-	now.root, now.agent, now.model, now.variant, now.child = or(now.root, m.v.root), m.v.agent, m.v.model, m.v.variant, m.v.child
+	now.agent, now.model, now.variant = m.v.agent, m.v.model, m.v.variant
+	if _, at := now.busy[m.v.root]; at || now.root == "" { // another at work may be a subagent that nobody told of
+		now.root = m.v.root
+	}
 	m.v = now
 	m.mu.Unlock()
 	if first {
@@ -145,9 +152,10 @@ func (m *member) listen(ctx context.Context, tell func(bridge.Event)) (heard boo
 	}
 }
 
-// look asks the server for its state.
-func (m *member) look(ctx context.Context) (view, error) {
+// look asks the server for its state. That does not say which sessions are those of subagents; child is what is known.
+func (m *member) look(ctx context.Context, child map[string]bool) (view, error) {
 	v := newView()
+	v.child = child
 	var busy map[string]status
 	if err := m.client.Call(ctx, askWithin, http.MethodGet, "/session/status", nil, &busy); err != nil {
 		return v, err

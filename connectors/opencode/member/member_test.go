@@ -161,6 +161,24 @@ func TestAStreamThatBreaksIsOpenedAgainAndTheStateAskedAnew(t *testing.T) {
 	m.sees(bridge.Event{Status: "idle", Session: "ses_a"})
 }
 
+// The list of sessions at work does not say which are those of subagents: their parent stays the one that is woken.
+func TestASubagentIsNotTakenForTheSessionAfterAStreamBroke(t *testing.T) {
+	f := newFake(t)
+	m := follow(t, f)
+	m.sees(bridge.Event{Status: "idle"})
+	f.tells("session.status", `{"sessionID":"ses_a","status":{"type":"busy"}}`)
+	f.tells("session.created", `{"info":{"id":"ses_b","parentID":"ses_a"}}`)
+	m.sees(bridge.Event{Status: "working", Session: "ses_a"})
+	for _, c := range []struct{ message, status string }{
+		{"known", `{"ses_b":{"type":"retry","message":"known"}}`},
+		{"new", `{"ses_a":{"type":"busy"},"ses_c":{"type":"retry","message":"new"},"ses_d":{"type":"busy"}}`},
+	} {
+		f.answer("/session/status", c.status)
+		f.events <- ""
+		m.sees(bridge.Event{Status: "working", Condition: "retrying", Source: "session.status", Message: c.message, Session: "ses_a"})
+	}
+}
+
 func TestALineThatIsNoEventEndsNothing(t *testing.T) {
 	f := newFake(t)
 	m := follow(t, f)
