@@ -40,7 +40,7 @@ func TestExitCodesSayWhetherTheRulesAreKept(t *testing.T) {
 		"every rule kept":                       {[]string{command, "--opt", `argv=["true"]`}, cli.OK, "0 failed"},
 		"options may be one JSON object":        {[]string{command, "-q", "--opt", `{"argv":["true"]}`, "--rule", "build-launch-works"}, cli.OK, "1 passed, 0 failed"},
 		"a rule broken":                         {[]string{command, "--rule", "build-launch-works"}, cli.Refused, "launchOptions.argv must start with a program"},
-		"a configuration that the plugin hates": {[]string{command, "--config", "a=1", "--rule", "starts"}, cli.Refused, "takes no configuration"},
+		"a configuration that the plugin hates": {[]string{command, "--config", "a=1", "--rule", "starts"}, cli.Refused, `unknown field "a"`},
 		"no such file":                          {[]string{filepath.Join(bin, "none")}, cli.Refused, "no such file"},
 		"no program":                            {[]string{text}, cli.Refused, "is not an executable file"},
 		"a program that is no plugin":           {[]string{"/bin/echo", "--rule", "starts"}, cli.Refused, "on standard output"},
@@ -175,7 +175,7 @@ func TestWhatDoesNotStartIsSaidOnceWithTheReason(t *testing.T) {
 		t.Errorf("exit code %d:\n%s%s", code, out, errw)
 	}
 	code, out, errw = verify(t, command, "--config", "root=/srv/seats", "--rule", "build-launch-works")
-	if code != int(cli.Refused) || !strings.Contains(errw, "the plugin does not start") || !strings.Contains(errw, "takes no configuration") {
+	if code != int(cli.Refused) || !strings.Contains(errw, "the plugin does not start") || !strings.Contains(errw, `unknown field "root"`) {
 		t.Errorf("a configuration that it refuses: exit code %d:\n%s%s", code, out, errw)
 	}
 	code, out, errw = verify(t, command, "--rule", "exit-code-is-exact")
