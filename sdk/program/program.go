@@ -1,4 +1,5 @@
-// Package program is for connectors: it runs an agent program for a short question, such as which models there are,
+// Package program is for connectors: it runs an agent program for a short question, such as which models there are, or
+// beside another for as long as a seat lives,
 // and reads small files that others wrote.
 package program
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/connectors/codex/plan"
 	"github.com/cotal-ai/cotal-host/sdk/bridge"
+	"github.com/cotal-ai/cotal-host/sdk/program"
 )
 
 const (
@@ -86,8 +87,8 @@ type run struct {
 	version string
 	dir     string
 	signals <-chan os.Signal
-	server  *child
-	log     *cappedFile
+	server  *program.Child
+	log     *program.Log
 	client  *client
 	session session
 	bridge  *bridge.Bridge
@@ -102,7 +103,7 @@ func (r *run) run() (code int, err error) {
 	if err := bring(r.plan); err != nil {
 		return exitFailed, err
 	}
-	if r.log, err = openLog(filepath.Join(r.dir, plan.LogName)); err != nil {
+	if r.log, err = program.OpenLog(filepath.Join(r.dir, plan.LogName), maxLog); err != nil {
 		return exitFailed, err
 	}
 	defer r.log.Close()
@@ -118,11 +119,11 @@ func (r *run) run() (code int, err error) {
 	wg.Go(func() { t.serve(ctx) })
 	cmd := exec.Command(r.plan.Binary, "app-server", "--listen", "unix://"+api)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = r.plan.Cwd, r.log, r.log, waitDelay
-	if r.server, err = start(cmd); err != nil {
+	if r.server, err = program.Start(cmd); err != nil {
 		return exitFailed, fmt.Errorf("start server: %w", err)
 	}
 	defer func() {
-		r.server.end(partnerGrace)
+		r.server.End(partnerGrace)
 		_ = os.Remove(api) // it does not when it is killed
 	}()
 	defer func() {
@@ -159,10 +160,10 @@ func (r *run) boot(ctx context.Context, wg *sync.WaitGroup, api string) (ok bool
 			return false, exitFailed, r.withLog(err)
 		}
 		return true, 0, nil
-	case <-r.server.exited:
+	case <-r.server.Exited():
 		cancel()
 		<-done
-		return false, exitFailed, r.withLog(fmt.Errorf("the server of Codex ended while it was starting: %s", r.server.state()))
+		return false, exitFailed, r.withLog(fmt.Errorf("the server of Codex ended while it was starting: %s", r.server.State()))
 	case s := <-r.signals:
 		cancel()
 		<-done
@@ -233,7 +234,7 @@ func (r *run) foreground(api string) (int, error) {
 	cmd.Env = clientEnv(os.Environ())
 	cmd.Dir = r.plan.Cwd
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	tui, err := start(cmd)
+	tui, err := program.Start(cmd)
 	if err != nil {
 		return exitFailed, fmt.Errorf("start terminal program: %w", err)
 	}
@@ -242,17 +243,17 @@ func (r *run) foreground(api string) (int, error) {
 		select {
 		case s := <-r.signals:
 			if s == syscall.SIGINT || s == syscall.SIGQUIT {
-				tui.signal(s) // what it means is the program's business
+				tui.Signal(s) // what it means is the program's business
 				continue
 			}
 			asked = true
-			tui.signal(s)
-			r.server.signal(syscall.SIGTERM)
-			both := time.AfterFunc(stopGrace, func() { tui.signal(syscall.SIGKILL); r.server.signal(syscall.SIGKILL) })
+			tui.Signal(s)
+			r.server.Signal(syscall.SIGTERM)
+			both := time.AfterFunc(stopGrace, func() { tui.Signal(syscall.SIGKILL); r.server.Signal(syscall.SIGKILL) })
 			defer both.Stop()
-		case <-tui.exited:
+		case <-tui.Exited():
 			return r.outcome(tui, asked)
-		case <-r.server.exited:
+		case <-r.server.Exited():
 			return r.outcome(tui, asked)
 		}
 	}
@@ -260,7 +261,7 @@ func (r *run) foreground(api string) (int, error) {
 
 // outcome is what the end of the terminal program or of the server means. When both have ended, the server that nobody
 // asked to end is the reason: the terminal program leaves without complaint.
-func (r *run) outcome(tui *child, asked bool) (int, error) {
+func (r *run) outcome(tui *program.Child, asked bool) (int, error) {
 	for pending := true; pending && !asked; {
 		select {
 		case s := <-r.signals: // it may have reached them before it was looked at here
@@ -269,18 +270,18 @@ func (r *run) outcome(tui *child, asked bool) (int, error) {
 			pending = false
 		}
 	}
-	crashed := !asked && r.server.over()
-	tui.end(partnerGrace)
+	crashed := !asked && r.server.Over()
+	tui.End(partnerGrace)
 	if !crashed {
-		return tui.code(), nil
+		return tui.Code(), nil
 	}
-	<-r.server.exited
-	return max(r.server.code(), exitFailed), r.withLog(fmt.Errorf("the server of Codex ended: %s", r.server.state()))
+	<-r.server.Exited()
+	return max(r.server.Code(), exitFailed), r.withLog(fmt.Errorf("the server of Codex ended: %s", r.server.State()))
 }
 
 // withLog adds the end of the server's output to an error.
 func (r *run) withLog(err error) error {
-	if tail := r.log.tail(); tail != "" {
+	if tail := r.log.Tail(); tail != "" {
 		return fmt.Errorf("%w; the server's last words:\r\n%s", err, tail)
 	}
 	return err

@@ -25,6 +25,7 @@ import (
 	"github.com/cotal-ai/cotal-host/host/broker"
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/program"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/busy"
 )
@@ -392,12 +393,12 @@ func TestAServersEndEndsATerminalThatIgnoresTERM(t *testing.T) {
 }
 
 func TestAServerThatCrashedIsNotHiddenByATerminalThatLeftWithoutComplaint(t *testing.T) {
-	ended := func(text string) *child {
-		c, err := start(exec.Command("/bin/sh", "-c", text))
+	ended := func(text string) *program.Child {
+		c, err := program.Start(exec.Command("/bin/sh", "-c", text))
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-c.exited
+		<-c.Exited()
 		return c
 	}
 	for name, c := range map[string]struct {
@@ -414,7 +415,7 @@ func TestAServerThatCrashedIsNotHiddenByATerminalThatLeftWithoutComplaint(t *tes
 		"what Ctrl-C means is the program's business":  {"exit 3", syscall.SIGINT, false, 3, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			log, err := openLog(filepath.Join(t.TempDir(), "log"))
+			log, err := program.OpenLog(filepath.Join(t.TempDir(), "log"), maxLog)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -13,11 +13,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/connectors/opencode/api"
+	"github.com/cotal-ai/cotal-host/sdk/program"
 )
 
 const (
@@ -70,13 +70,13 @@ type run struct {
 	plan    Plan
 	dir     string
 	signals <-chan os.Signal
-	server  *child
-	log     *cappedFile
+	server  *program.Child
+	log     *program.Log
 }
 
 func (r *run) run() (int, error) {
 	fmt.Fprintf(os.Stderr, "starting the OpenCode server on 127.0.0.1:%d ...\r\n", r.plan.Port)
-	log, err := openLog(filepath.Join(r.dir, LogName))
+	log, err := program.OpenLog(filepath.Join(r.dir, LogName), maxLog)
 	if err != nil {
 		return exitFailed, err
 	}
@@ -85,12 +85,12 @@ func (r *run) run() (int, error) {
 	cmd := exec.Command(r.plan.Binary, "serve", "--hostname", "127.0.0.1", "--port", strconv.Itoa(r.plan.Port))
 	cmd.Env = append(os.Environ(), "OPENCODE_SERVER_PASSWORD="+r.plan.Password)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = log, log, waitDelay
-	if r.server, err = start(cmd); err != nil {
+	if r.server, err = program.Start(cmd); err != nil {
 		return exitFailed, fmt.Errorf("start server: %w", err)
 	}
 	session, code, err := r.boot()
 	if err != nil || session == "" {
-		r.server.end(partnerGrace)
+		r.server.End(partnerGrace)
 		return code, err
 	}
 	return r.foreground(session)
@@ -112,10 +112,10 @@ func (r *run) boot() (session string, code int, err error) {
 			return "", exitFailed, r.withLog(err)
 		}
 		return session, 0, nil
-	case <-r.server.exited:
+	case <-r.server.Exited():
 		cancel()
 		<-done
-		return "", exitFailed, r.withLog(fmt.Errorf("the server ended while it was starting: %s", r.server.state()))
+		return "", exitFailed, r.withLog(fmt.Errorf("the server ended while it was starting: %s", r.server.State()))
 	case s := <-r.signals:
 		cancel()
 		<-done
@@ -128,42 +128,42 @@ func (r *run) foreground(session string) (int, error) {
 	cmd := exec.Command(r.plan.Binary, "attach", "http://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(r.plan.Port)), "--session", session)
 	cmd.Env = append(clientEnv(os.Environ()), "OPENCODE_SERVER_PASSWORD="+r.plan.Password)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	client, err := start(cmd)
+	client, err := program.Start(cmd)
 	if err != nil {
-		r.server.end(partnerGrace)
+		r.server.End(partnerGrace)
 		return exitFailed, fmt.Errorf("start client: %w", err)
 	}
 	return r.attend(client)
 }
 
 // attend waits for the end of both and returns the code of what ended first.
-func (r *run) attend(client *child) (int, error) {
+func (r *run) attend(client *program.Child) (int, error) {
 	asked := false
 	lost := func() (int, error) {
-		return max(r.server.code(), exitFailed), r.withLog(fmt.Errorf("the server ended: %s", r.server.state()))
+		return max(r.server.Code(), exitFailed), r.withLog(fmt.Errorf("the server ended: %s", r.server.State()))
 	}
 	for {
 		select {
 		case s := <-r.signals:
 			if s == syscall.SIGINT || s == syscall.SIGQUIT {
-				client.signal(s) // what it means is the program's business
+				client.Signal(s) // what it means is the program's business
 				continue
 			}
 			asked = true
-			client.signal(s)
-			r.server.signal(s)
-			both := time.AfterFunc(stopGrace, func() { client.signal(syscall.SIGKILL); r.server.signal(syscall.SIGKILL) })
+			client.Signal(s)
+			r.server.Signal(s)
+			both := time.AfterFunc(stopGrace, func() { client.Signal(syscall.SIGKILL); r.server.Signal(syscall.SIGKILL) })
 			defer both.Stop()
-		case <-client.exited:
-			if !asked && len(r.signals) == 0 && r.server.ended() { // it took the client with it
+		case <-client.Exited():
+			if !asked && len(r.signals) == 0 && r.server.Ended() { // it took the client with it
 				return lost()
 			}
-			r.server.end(partnerGrace)
-			return client.code(), nil
-		case <-r.server.exited:
-			client.end(partnerGrace)
+			r.server.End(partnerGrace)
+			return client.Code(), nil
+		case <-r.server.Exited():
+			client.End(partnerGrace)
 			if asked {
-				return client.code(), nil
+				return client.Code(), nil
 			}
 			return lost()
 		}
@@ -175,7 +175,7 @@ func (r *run) withLog(err error) error {
 	if errors.Is(err, api.ErrNotFound) || errors.Is(err, api.ErrNotOffered) {
 		return err
 	}
-	if tail := r.log.tail(); tail != "" {
+	if tail := r.log.Tail(); tail != "" {
 		return fmt.Errorf("%w; the server's last words:\r\n%s", err, tail)
 	}
 	return err
@@ -189,98 +189,3 @@ func clientEnv(env []string) []string {
 			(strings.HasPrefix(kv, "COTAL_") && !strings.HasPrefix(kv, "COTAL_SEAT_NONCE="))
 	})
 }
-
-// child is one process, in the launcher's own process group so that the terminal's signals and the
-// seat's stop ladder reach it.
-type child struct {
-	cmd    *exec.Cmd
-	exited chan struct{} // closed once it has been waited for
-}
-
-func start(cmd *exec.Cmd) (*child, error) {
-	cmd.SysProcAttr = childAttr()
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	c := &child{cmd: cmd, exited: make(chan struct{})}
-	go func() {
-		defer close(c.exited)
-		_ = cmd.Wait() // the state says what happened
-	}()
-	return c, nil
-}
-
-// ended says whether it has been waited for.
-func (c *child) ended() bool {
-	select {
-	case <-c.exited:
-		return true
-	default:
-		return false
-	}
-}
-
-// signal is harmless once the process has been waited for.
-func (c *child) signal(s os.Signal) { _ = c.cmd.Process.Signal(s) }
-
-// end asks, waits, and kills.
-func (c *child) end(grace time.Duration) {
-	c.signal(syscall.SIGTERM)
-	timer := time.AfterFunc(grace, func() { c.signal(syscall.SIGKILL) })
-	defer timer.Stop()
-	<-c.exited
-}
-
-func (c *child) state() string { return c.cmd.ProcessState.String() }
-
-// code is the exit code, or 128 and the signal's number.
-func (c *child) code() int {
-	if ws, ok := c.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return 128 + int(ws.Signal())
-	}
-	return c.cmd.ProcessState.ExitCode()
-}
-
-// cappedFile takes the first maxLog bytes and drops the rest, so that a talkative server fills no disk
-// and is never held up.
-type cappedFile struct {
-	mu   sync.Mutex
-	f    *os.File
-	left int
-	last []byte // at most 2 KiB, for the message about a failure
-}
-
-func openLog(path string) (*cappedFile, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open server log: %w", err)
-	}
-	return &cappedFile{f: f, left: maxLog}, nil
-}
-
-func (c *cappedFile) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.last = append(c.last, p...)
-	c.last = c.last[max(0, len(c.last)-2048):]
-	if n := min(len(p), c.left); n > 0 {
-		_, _ = c.f.Write(p[:n]) // a full disk must not end the server
-		c.left -= n
-	}
-	return len(p), nil
-}
-
-// tail is the end of the output, safe for a terminal.
-func (c *cappedFile) tail() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	clean := strings.Map(func(r rune) rune {
-		if r < ' ' && r != '\n' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(string(c.last), ""))
-	return strings.ReplaceAll(strings.TrimSpace(clean), "\n", "\r\n")
-}
-
-func (c *cappedFile) Close() { _ = c.f.Close() }

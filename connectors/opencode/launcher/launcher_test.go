@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/sdk/program"
 	"github.com/cotal-ai/cotal-host/test/busy"
 )
 
@@ -300,17 +301,17 @@ func TestAClientsEndEndsAServerThatIgnoresTERM(t *testing.T) {
 
 // A server that dies takes its client with it, and the reason is the server's, whatever is seen first.
 func TestAServersEndIsToldWhenItsClientEndsWithIt(t *testing.T) {
-	log, err := openLog(filepath.Join(t.TempDir(), "log"))
+	log, err := program.OpenLog(filepath.Join(t.TempDir(), "log"), maxLog)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	gone := func(script string) *child {
-		c, err := start(exec.Command("/bin/sh", "-c", script))
+	gone := func(script string) *program.Child {
+		c, err := program.Start(exec.Command("/bin/sh", "-c", script))
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-c.exited
+		<-c.Exited()
 		return c
 	}
 	r := &run{server: gone("exit 3"), log: log}
@@ -383,7 +384,7 @@ func FuzzPlan(f *testing.F) {
 
 func TestTheLogIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	l, err := openLog(path)
+	l, err := program.OpenLog(path, maxLog)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -397,8 +398,8 @@ func TestTheLogIsBounded(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Size() != maxLog {
 		t.Errorf("the log has %v bytes (%v), want %d", info.Size(), err, maxLog)
 	}
-	if len(l.tail()) > 2048 {
-		t.Errorf("the tail has %d bytes", len(l.tail()))
+	if len(l.Tail()) > 2048 {
+		t.Errorf("the tail has %d bytes", len(l.Tail()))
 	}
 }
 
