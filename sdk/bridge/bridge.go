@@ -304,7 +304,13 @@ func (b *Bridge) appear(ctx context.Context) error {
 	b.mu.Unlock()
 	card := b.l.card()
 	b.told(&card)
-	p, err := c.Join(ctx, mesh.JoinConfig{
+	// A bridge that ends while it joins waits a moment for the answer: a record that stands on the mesh, and of which
+	// nobody here knows, gets no goodbye.
+	join, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(leaveTimeout, giveUp) })
+	defer stop()
+	p, err := c.Join(join, mesh.JoinConfig{
 		Card: card, LifecycleUID: b.l.LifecycleUID, Status: rec.Status, Activity: rec.Activity, Condition: rec.Condition,
 		Environment: b.l.Environment,
 	})

@@ -161,12 +161,10 @@ func (p *Presence) run(seq uint64, status chan nats.Status) {
 		}
 		rec, err := p.next(u)
 		if err == nil {
-			ctx := context.Background()
-			if u != nil {
-				ctx = u.ctx
-			}
+			// Whoever asked may give up waiting; the answer is awaited all the same, since the goodbye names the record
+			// that stands.
 			var n uint64
-			if n, err = p.publish(ctx, rec, 0); err == nil {
+			if n, err = p.publish(context.Background(), rec, 0); err == nil {
 				seq = n
 			}
 		}
@@ -229,7 +227,12 @@ func (p *Presence) tell(ctx context.Context, u *presenceUpdate) error {
 	u.ctx, u.reply = ctx, make(chan error, 1)
 	select {
 	case p.ask <- u:
-		return <-u.reply
+		select {
+		case err := <-u.reply:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	case <-p.done:
 		return ErrClosed
 	case <-ctx.Done():
