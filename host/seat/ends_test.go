@@ -24,7 +24,7 @@ func TestTheRowsOfManyEndsAreNotHeld(t *testing.T) {
 		t.Errorf("%d lives are known to be over", len(over.lives))
 	}
 	s := New(Config{})
-	s.rememberEnded(over.newest())
+	s.rememberEnded(&over)
 	if len(s.ended) != keepEnded || s.ended[0].Row.SeatID != fmt.Sprint(many-keepEnded) || s.ended[keepEnded-1].Row.SeatID != fmt.Sprint(many-1) {
 		t.Fatalf("%d are told of, from %s on", len(s.ended), s.ended[0].Row.SeatID)
 	}

@@ -30,15 +30,31 @@ func ended(r *journal.SeatRow, exit sdk.Exit, cause string) {
 	}
 }
 
-// goneLife refuses to reach a life that is over: how it ended, and where what it wrote is told. name is what the
-// seat is found by now.
-func goneLife(row journal.SeatRow, name string) *wire.Error {
-	if row.Exit == nil {
-		return wire.Refuse(wire.CodeExpired, "%s never ran (%s): there is nothing to reach with the lifecycle uid %s", row.Alias, cmp.Or(row.Reason, row.Cause, causeStartFailed), row.UID)
+// gone refuses to reach a life that is over. whole says that ps may tell of it. The caller holds s.mu.
+func (s *Set) gone(row journal.SeatRow, whole bool) *wire.Error {
+	switch {
+	case !whole: // what it wrote is not kept any more
+		return goneLife(row, "What is known of it is told by: cotal inspect "+row.SeatID)
+	case s.byAlias[row.Alias] != nil: // another life has the name now
+		return goneLife(row, lastWrote+row.SeatID)
 	}
-	return wire.Refuse(wire.CodeExpired, "%s has ended%s; there is nothing to reach with the lifecycle uid %s. What it wrote last is told by: cotal logs %s",
-		row.Alias, describeExit(*row.Exit), row.UID, name)
+	return goneLife(row, lastWrote+row.Alias)
 }
+
+// lastWrote begins the advice where the output of a seat is that has ended.
+const lastWrote = "What it wrote last is told by: cotal logs "
+
+// goneLife refuses to reach a life that is over: how it ended, and where more of it is told.
+func goneLife(row journal.SeatRow, advice string) *wire.Error {
+	if row.Exit == nil {
+		return wire.Refuse(wire.CodeExpired, "the start of %s was undone (%s): there is nothing to reach with the lifecycle uid %s", row.Alias, whyUndone(row), row.UID)
+	}
+	return wire.Refuse(wire.CodeExpired, "%s has ended%s; there is nothing to reach with the lifecycle uid %s. %s",
+		row.Alias, describeExit(*row.Exit), row.UID, advice)
+}
+
+// whyUndone is why a seat has an end and no exit.
+func whyUndone(row journal.SeatRow) string { return cmp.Or(row.Reason, row.Cause, causeStartFailed) }
 
 // essence is an exit without everything that can be long.
 func essence(e sdk.Exit) *sdk.Exit {

@@ -43,7 +43,7 @@ func TestASeatDoesNotEndBeforeItBegan(t *testing.T) {
 		t.Errorf("any other end: %+v", row)
 	}
 	three := 3
-	if err := goneLife(journal.SeatRow{Alias: "f", Exit: &sdk.Exit{Code: &three, Evidence: sdk.EvidenceReaped}}, "f"); err.Code != wire.CodeExpired ||
+	if err := goneLife(journal.SeatRow{Alias: "f", Exit: &sdk.Exit{Code: &three, Evidence: sdk.EvidenceReaped}}, lastWrote+"f"); err.Code != wire.CodeExpired ||
 		!strings.HasPrefix(err.Message, "f has ended with code 3; ") || !strings.HasSuffix(err.Message, "cotal logs f") {
 		t.Errorf("what is said of a life that is over: %v", err)
 	}

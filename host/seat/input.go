@@ -99,7 +99,7 @@ func (snap *Snapshot) accepts() error {
 		return nil
 	}
 	if (snap.State == Exited || snap.State == Ended) && snap.Row.Exit != nil {
-		over := goneLife(snap.Row, snap.Row.Alias)
+		over := goneLife(snap.Row, lastWrote+snap.Row.Alias)
 		over.Code = wire.CodeFailedPrecondition // it still has its name
 		return over
 	}

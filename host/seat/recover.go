@@ -55,7 +55,7 @@ func (s *Set) Recover(ctx context.Context) ([]Verdict, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("read journal: %w", err)
 	}
-	s.rememberEnded(over.newest())
+	s.rememberEnded(&over)
 	var actors []*actor
 	for _, r := range rows {
 		actors = append(actors, s.takeBack(r))
@@ -100,9 +100,10 @@ func (s *Set) takeBack(r journal.SeatRow) *actor {
 }
 
 // ends collects the rows of seats that have ended, and keeps the newest keepEnded of them: a journal has thousands. Of
-// the others it knows which lives they were.
+// the others it keeps what is known of a life that is over, and which lives they were.
 type ends struct {
 	rows  []journal.SeatRow
+	past  []past
 	lives map[lived]bool
 }
 
@@ -117,6 +118,15 @@ func (e *ends) add(r journal.SeatRow) {
 	if e.rows = append(e.rows, r); len(e.rows) >= 4*keepEnded {
 		e.rows = e.newest()
 	}
+	if e.past = append(e.past, pastOf(r, r.Ended)); len(e.past) >= 2*keepPast {
+		e.past = e.newestPast()
+	}
+}
+
+// newestPast returns what is kept of all of them, oldest first.
+func (e *ends) newestPast() []past {
+	slices.SortStableFunc(e.past, func(a, b past) int { return cmp.Compare(a.kept, b.kept) })
+	return slices.Delete(e.past, 0, max(0, len(e.past)-keepPast))
 }
 
 // newest returns the rows that are kept, oldest first.
@@ -125,11 +135,14 @@ func (e *ends) newest() []journal.SeatRow {
 	return slices.Delete(e.rows, 0, max(0, len(e.rows)-keepEnded))
 }
 
-// rememberEnded takes over lives that were over before this host, oldest first.
-func (s *Set) rememberEnded(rows []journal.SeatRow) {
+// rememberEnded takes over lives that were over before this host.
+func (s *Set) rememberEnded(over *ends) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range rows {
+	for _, p := range over.newestPast() {
+		s.past.add(p)
+	}
+	for _, r := range over.newest() {
 		s.ended = append(s.ended, &Snapshot{Row: r, State: Ended})
 		s.retired.add(life{r.Alias, r.Principal, r.UID})
 	}

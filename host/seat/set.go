@@ -77,7 +77,8 @@ type Set struct {
 	byID     map[string]*actor // every live seat, by custody id
 	byAlias  map[string]*actor // who holds a name
 	spawning map[goal.Key]*actor
-	ended    []*Snapshot // newest last
+	ended    []*Snapshot // newest last; those that ps tells of
+	past     pasts       // those that are known
 	names    names
 	retired  retired
 	cap      capacity
@@ -88,7 +89,7 @@ type Set struct {
 	counting chan struct{}  // closed when that is done; nil while nobody counts
 }
 
-// keepEnded bounds the rows of ended seats that ps still shows; older ones are forgotten.
+// keepEnded bounds the rows of ended seats that ps still shows. Of those before them less is known, see keepPast.
 const (
 	keepEnded    = 64
 	keepEndedFor = time.Hour
@@ -195,18 +196,6 @@ func (s *Set) find(name string) (*actor, error) {
 	return hit, nil
 }
 
-// endedRow returns the newest row of an ended seat with this alias or custody id.
-func (s *Set) endedRow(name string) *Snapshot {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, snap := range slices.Backward(s.ended) {
-		if snap.Row.Alias == name || snap.Row.SeatID == name || snap.Row.UID == name {
-			return snap
-		}
-	}
-	return nil
-}
-
 // Occupancy says how the ceiling is used now.
 func (s *Set) Occupancy() wire.Occupancy {
 	s.mu.Lock()
@@ -245,6 +234,7 @@ func (s *Set) pruneEnded() {
 		cut++
 	}
 	s.ended = slices.Delete(s.ended, 0, cut) // which lets go of them: a part of a slice holds all of its array
+	s.past.prune(time.Now())
 }
 
 // add registers an actor under its id and alias. The caller holds s.mu.
@@ -289,10 +279,13 @@ func (s *Set) freed(a *actor) {
 		s.names.giveBack(snap.Row.Alias)
 	}
 	s.retired.add(life{snap.Row.Alias, snap.Row.Principal, snap.Row.UID})
+	if a.acceptErr == nil || a.acceptErr.OutcomeOrUnknown() == wire.OutcomeUnknown { // else nobody was ever told of it
+		s.past.add(pastOf(snap.Row, time.Now()))
+	}
 	if snap.Row.Exit != nil {
 		s.ended = append(s.ended, snap)
-		s.pruneEnded()
 	}
+	s.pruneEnded()
 }
 
 // launched turns a reservation into a live seat, once.

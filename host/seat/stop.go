@@ -3,7 +3,6 @@ package seat
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/host/goal"
@@ -211,7 +210,7 @@ func (s *Set) Despawn(ctx context.Context, by wire.Caller, target wire.Target, a
 		if snap := s.endedLife(target); snap != nil {
 			reply := wire.DespawnReply{Name: snap.Row.Alias, Stopped: true, Graceful: graceful}
 			if args.WaitForExit {
-				reply.Report = hadEnded(*snap.Row.Exit)
+				reply.Report = hadEnded(snap.Row)
 			}
 			return reply, nil
 		}
@@ -283,35 +282,28 @@ func (s *Set) target(t wire.Target) (*actor, error) {
 			return a, nil
 		}
 	}
-	for _, snap := range slices.Backward(s.ended) {
-		if row := snap.Row; row.UID == t.LifecycleUID && row.Principal == t.Owner+"."+t.Actor {
-			name := row.Alias
-			if s.byAlias[name] != nil { // another life has the name now
-				name = row.SeatID
-			}
-			return nil, goneLife(row, name)
-		}
+	if snap, whole := s.overLife(t); snap != nil {
+		return nil, s.gone(snap.Row, whole)
 	}
 	return nil, wire.Refuse(wire.CodeExpired, "no live seat has the lifecycle uid %s; look at ps for the current one", t.LifecycleUID)
 }
 
-// endedLife is the last of a life that is over, or nil when it never was or is forgotten. A life leaves the
-// live seats and comes here in one step, so who does not find it there finds it here.
+// endedLife is the last of a life that is over, or nil when it never was or is forgotten.
 func (s *Set) endedLife(t wire.Target) *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, snap := range slices.Backward(s.ended) {
-		if snap.Row.UID == t.LifecycleUID && snap.Row.Principal == t.Owner+"."+t.Actor && snap.Row.Exit != nil {
-			return snap
-		}
-	}
-	return nil
+	snap, _ := s.overLife(t)
+	return snap
 }
 
 // hadEnded is the report of a stop that found nothing to do.
-func hadEnded(x sdk.Exit) *wire.StopReport {
+func hadEnded(row journal.SeatRow) *wire.StopReport {
+	if row.Exit == nil {
+		return reportOf(sdk.ReapReport{Outcome: sdk.ReapAbsent, Evidence: []string{"its start was undone (" + whyUndone(row) + "), and nothing of it is left"}})
+	}
+	exit := *row.Exit
 	return reportOf(sdk.ReapReport{
-		Outcome: sdk.ReapExited, Exit: &x, Evidence: []string{"the host holds its exit record (" + string(x.Evidence) + ")"},
+		Outcome: sdk.ReapExited, Exit: &exit, Evidence: []string{"the host holds its exit record (" + string(exit.Evidence) + ")"},
 	})
 }
 

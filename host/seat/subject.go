@@ -2,7 +2,6 @@ package seat
 
 import (
 	"context"
-	"slices"
 
 	"github.com/cotal-ai/cotal-host/host/authz"
 	"github.com/cotal-ai/cotal-host/host/goal"
@@ -11,7 +10,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
-// lifeOf finds one life of a principal among the live seats, and among the ended ones that are still kept.
+// lifeOf finds one life of a principal among the live seats, and among the ended ones that are still known.
 func (s *Set) lifeOf(t wire.Target) (snap *Snapshot, live bool) {
 	principal := t.Owner + "." + t.Actor
 	s.mu.Lock()
@@ -21,12 +20,8 @@ func (s *Set) lifeOf(t wire.Target) (snap *Snapshot, live bool) {
 			return snap, true
 		}
 	}
-	for _, snap := range slices.Backward(s.ended) {
-		if snap.Row.UID == t.LifecycleUID && snap.Row.Principal == principal {
-			return snap, false
-		}
-	}
-	return nil, false
+	snap, _ = s.overLife(t)
+	return snap, false
 }
 
 // Stands says how a caller stands among the seats of this host.
