@@ -11,6 +11,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,6 +35,7 @@ const DefaultMaxSessions = 64
 // Bounds, with the reason of each.
 const (
 	redeemWait   = 5 * time.Second        // from the answer to ready: it is one message away
+	maxOffered   = 8                      // sessions of one holder that wait for it: a seat and a host have room for some dozens
 	beatEvery    = time.Second            // a viewer that hears nothing for some of these looks for the host
 	holderSilent = time.Minute            // a holder that says every second that it is there, and then for so long nothing, is not
 	staleInput   = 4 * time.Second        // what was typed longer after a beat was held up on the way
@@ -95,6 +97,8 @@ type Sessions struct {
 	rails   Rails // nil before the first session
 	open    map[string]*session
 	claimed int // sessions that are open or being opened
+	number  uint64
+	beside  sync.WaitGroup // of what sessions do; added to under the mu of one that has not ended, or under mu before closing
 	closing bool
 	refused []func() // stop listening for sessions of earlier incarnations
 }
@@ -183,20 +187,33 @@ func (s *Sessions) connect(ctx context.Context) (Rails, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing {
-		go rails.Close()
+	if !s.keep(rails) {
+		rails.Close()
 		return nil, errors.New("the host is stopping")
 	}
-	s.rails = rails
 	return rails, nil
 }
 
-// offline ends every session: what was under way is lost, and nobody knows what it was.
+// keep takes the rails over. It reports false when nobody closes them any more.
+func (s *Sessions) keep(rails Rails) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	s.rails = rails
+	return true
+}
+
+// offline ends every session: what was under way is lost, and nobody knows what it was. It waits for nothing.
 func (s *Sessions) offline() {
-	for _, x := range s.all() {
-		go x.happen(evOffline)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return // they are being ended
+	}
+	for _, x := range s.open {
+		s.beside.Go(func() { x.happen(evOffline) })
 	}
 }
 
@@ -237,6 +254,7 @@ func (s *Sessions) Close() {
 		_ = rails.Flush(ctx) // a holder that is not told finds nobody
 		rails.Close()
 	}
+	s.beside.Wait()
 }
 
 // claim reserves a place, before anything is opened or made. Where none is left, a holder that comes back lends it that
@@ -346,7 +364,20 @@ func (s *Sessions) grant(ctx context.Context, caller wire.Caller, target wire.Ta
 		return nil, v.refused(err)
 	}
 	succeed(before)
+	s.crowd(x)
 	return x, nil
+}
+
+// crowd ends the oldest sessions that the holder of x has asked for and not come to, beyond maxOffered of them.
+func (s *Sessions) crowd(x *session) {
+	waiting := slices.DeleteFunc(s.all(), func(o *session) bool { return o.grant.Holder != x.grant.Holder || !o.waits() })
+	if len(waiting) <= maxOffered {
+		return
+	}
+	slices.SortFunc(waiting, func(a, b *session) int { return cmp.Compare(a.number, b.number) })
+	for _, o := range waiting[:len(waiting)-maxOffered] {
+		o.happen(evUnredeemed)
+	}
 }
 
 // before is the session that its holder comes back from, and any offer in its stead whose answer was lost on the way.
@@ -476,6 +507,8 @@ func (s *Sessions) establish(x *session, o *offer) error {
 		return wire.Refuse(wire.CodeUnavailable, "this host is stopping")
 	}
 	s.open[x.id] = x
+	s.number++
+	x.number = s.number
 	s.mu.Unlock()
 	o.session.Store(x)
 	s.note(x)

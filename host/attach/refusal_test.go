@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/sdk/seat"
@@ -105,6 +107,70 @@ func standingSession(t *testing.T, set *Sessions, r Rails, caller wire.Caller, t
 	defer x.mu.Unlock()
 	x.phase = live
 	return x
+}
+
+// A host that has closed its sessions gives up what they stand on: nothing of them may run any more.
+func TestTheCloseOfSessionsWaitsForWhatTheyDo(t *testing.T) {
+	r := newRails()
+	set := sessions(t, &seats{rows: []wire.AgentRow{{}}}, r, 1)
+	x := standingSession(t, set, r, wire.Caller{Owner: wire.OwnerLocal, Actor: "A", UID: wire.NewUID()}, wire.Target{Owner: wire.OwnerLocal, Actor: "B", LifecycleUID: wire.NewUID()})
+	var over atomic.Bool
+	x.goSafe(func() {
+		<-x.ctx.Done()
+		for range 100 {
+			runtime.Gosched() // what it still has to do
+		}
+		over.Store(true)
+	})
+	set.Close()
+	if !over.Load() {
+		t.Error("something of a session runs on")
+	}
+	x.goSafe(func() { t.Error("something of a session begins behind its end") })
+	set.beside.Wait()
+}
+
+// What one caller asks for and does not come to has a bound of its own: it takes neither the seat nor the host from
+// others, nor what the caller has come to.
+func TestOffersThatACallerDoesNotTakeGiveWayToItsNext(t *testing.T) {
+	r := newRails()
+	set := sessions(t, &seats{rows: []wire.AgentRow{{}}}, r, 64)
+	target := wire.Target{Owner: wire.OwnerLocal, Actor: "B", LifecycleUID: wire.NewUID()}
+	greedy := wire.Caller{Owner: wire.OwnerLocal, Actor: "A", UID: wire.NewUID()}
+	other := wire.Caller{Owner: wire.OwnerLocal, Actor: "C", UID: wire.NewUID()}
+	offer := func(caller wire.Caller) *session {
+		x := standingSession(t, set, r, caller, target)
+		x.mu.Lock()
+		x.phase = offered
+		x.mu.Unlock()
+		set.crowd(x)
+		return x
+	}
+	theirs := offer(other)
+	taken := standingSession(t, set, r, greedy, target)
+	var mine []*session
+	for range 3 * maxOffered {
+		mine = append(mine, offer(greedy))
+	}
+	over := func(x *session) bool {
+		select {
+		case <-x.done:
+			return true
+		default:
+			return false
+		}
+	}
+	for i, x := range mine {
+		if want := i < len(mine)-maxOffered; over(x) != want {
+			t.Errorf("the offer at %d is over: %v", i, !want)
+		}
+	}
+	if over(theirs) || over(taken) {
+		t.Errorf("ended: what another caller was offered, %v; what was taken, %v", over(theirs), over(taken))
+	}
+	if n := set.Count(); n != maxOffered+2 {
+		t.Errorf("%d places are taken, want %d", n, maxOffered+2)
+	}
 }
 
 // What refuses the attach of a holder that comes back is known before its own session is ended: it goes on.

@@ -28,7 +28,8 @@ type session struct {
 	release func()
 	// replaces is the session in whose stead this one was asked for.
 	replaces string
-	lent     bool // its place, to the session that its holder comes back with; guarded by the set's mu
+	number   uint64 // of the sessions of this host, in the order they were opened; set before anybody else knows it
+	lent     bool   // its place, to the session that its holder comes back with; guarded by the set's mu
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -68,16 +69,16 @@ func (x *session) timers(redeem, expiry time.Duration) {
 		return
 	}
 	x.timer = []*time.Timer{
-		time.AfterFunc(redeem, func() {
-			x.mu.Lock()
-			waiting := x.phase == offered
-			x.mu.Unlock()
-			if waiting {
-				x.happen(evUnredeemed)
-			}
-		}),
+		time.AfterFunc(redeem, func() { x.happen(evUnredeemed) }),
 		time.AfterFunc(expiry, func() { x.happen(evExpired) }),
 	}
+}
+
+// waits says whether nobody has come to it yet.
+func (x *session) waits() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.phase == offered
 }
 
 // happen carries out what follows from a happening that is no frame with a content.
@@ -125,9 +126,14 @@ func (x *session) finish(reason string) {
 
 func (x *session) conn() *seat.Conn { return x.view.conn }
 
-// goSafe runs f; its panic ends the session and not the host.
+// goSafe runs f, unless the session has ended; its panic ends the session and not the host. Close waits for it.
 func (x *session) goSafe(f func()) {
-	go func() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.phase == ended {
+		return
+	}
+	x.set.beside.Go(func() {
 		defer func() {
 			if p := recover(); p != nil {
 				x.set.cfg.Log.Error("attach session panicked", "seat", x.row.Name, "err", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -135,7 +141,7 @@ func (x *session) goSafe(f func()) {
 			}
 		}()
 		f()
-	}()
+	})
 }
 
 // onFrame takes what comes on the rail of the holder.

@@ -32,7 +32,7 @@ const (
 	evLost    happening = "lost"    // the connection to the seat is gone, and nobody knows why
 
 	// From the host.
-	evUnredeemed happening = "unredeemed" // nobody came in time
+	evUnredeemed happening = "unredeemed" // nobody came in time, or too many others wait for the same holder
 	evExpired    happening = "expired"    // the grant is over
 	evRestart    happening = "restart"    // the host stops
 	evOffline    happening = "offline"    // the host lost its mesh, and what was under way with it
@@ -94,7 +94,12 @@ func step(p phase, writer bool, ev happening) (next phase, do deed, reason strin
 			return p, doNothing, ""
 		}
 		return end(wire.EndReplaced)
-	case evUnredeemed, evExpired:
+	case evUnredeemed:
+		if p == live {
+			return p, doNothing, "" // its holder came just now
+		}
+		return end(wire.EndExpired)
+	case evExpired:
 		return end(wire.EndExpired)
 	case evRestart:
 		return end(wire.EndManagerRestart)

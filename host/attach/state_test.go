@@ -40,6 +40,7 @@ func TestStep(t *testing.T) {
 		{"a writer whose keyboard is taken is replaced", live, writer, evTaken, ended, doEnd, wire.EndReplaced},
 		{"an observer does not care who has the keyboard", live, watcher, evTaken, live, doNothing, ""},
 		{"an offer nobody takes expires", offered, writer, evUnredeemed, ended, doEnd, wire.EndExpired},
+		{"an offer that was taken just now does not expire for want of a taker", live, writer, evUnredeemed, live, doNothing, ""},
 		{"a session expires with its grant", live, writer, evExpired, ended, doEnd, wire.EndExpired},
 		{"a host that stops says that it is the manager", live, writer, evRestart, ended, doEnd, wire.EndManagerRestart},
 		{"the first end stands", ended, writer, evRestart, ended, doNothing, ""},
