@@ -16,9 +16,12 @@ import (
 
 // Bounds of an inbox.
 const (
-	maxChannelItems = 500      // of channels; older ones are dropped, and counted
-	maxDirectItems  = 200      // direct messages that wait here; further ones wait on the mesh
-	window          = 48 << 10 // bytes of messages in one reading, but one message at least
+	maxChannelItems = 500       // of channels; older ones are dropped, and counted
+	maxDirectItems  = 200       // direct messages that wait here; further ones wait on the mesh
+	maxBytes        = 4 << 20   // of either: a message may have a megabyte, and whoever sends them need not mean well
+	window          = 48 << 10  // bytes of messages in one reading, but one message at least
+	maxShown        = 256 << 10 // bytes of one message that an agent is given: what cotal send takes
+	maxOther        = 16        // kinds of its parts that are named
 )
 
 // item is one message that the agent has not read.
@@ -53,32 +56,36 @@ func (b *inbox) put(it item) bool {
 		}
 	}
 	b.items = append(b.items, it)
-	if it.d == nil {
-		n := 0
-		for _, o := range b.items {
-			if o.d == nil {
-				n++
-			}
+	if it.d != nil {
+		if b.room == nil && b.crowded() {
+			b.room = make(chan struct{})
 		}
-		if n > maxChannelItems {
-			i := slices.IndexFunc(b.items, func(o item) bool { return o.d == nil })
-			b.items = slices.Delete(b.items, i, i+1)
-			b.dropped++
-		}
-	} else if b.room == nil && b.direct() >= maxDirectItems {
-		b.room = make(chan struct{})
+		return true
+	}
+	ofChannel := func(o item) bool { return o.d == nil }
+	for n, size := b.count(ofChannel); n > maxChannelItems || n > 1 && size > maxBytes; n-- {
+		i := slices.IndexFunc(b.items, ofChannel)
+		size -= b.items[i].size()
+		b.items = slices.Delete(b.items, i, i+1)
+		b.dropped++
 	}
 	return true
 }
 
-func (b *inbox) direct() int {
-	n := 0
+// count counts messages and their bytes; b.mu is held.
+func (b *inbox) count(of func(item) bool) (n, size int) {
 	for _, o := range b.items {
-		if o.d != nil {
-			n++
+		if of(o) {
+			n, size = n+1, size+o.size()
 		}
 	}
-	return n
+	return n, size
+}
+
+// crowded reports whether further direct messages have to wait on the mesh; b.mu is held.
+func (b *inbox) crowded() bool {
+	n, size := b.count(func(o item) bool { return o.d != nil })
+	return n >= maxDirectItems || size >= maxBytes
 }
 
 // full is nil, or closed once there is room for direct messages.
@@ -146,7 +153,7 @@ func (b *inbox) remove(read []item) {
 // out takes messages out; b.mu is held.
 func (b *inbox) out(read []item) {
 	b.items = without(b.items, read)
-	if b.room != nil && b.direct() < maxDirectItems {
+	if b.room != nil && !b.crowded() {
 		close(b.room)
 		b.room = nil
 	}
@@ -189,7 +196,7 @@ func (b *inbox) waiting() []item {
 func (b *inbox) unread() (direct, channel int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := b.direct()
+	n, _ := b.count(func(o item) bool { return o.d != nil })
 	return n, len(b.items) - n
 }
 
@@ -215,10 +222,14 @@ func (it item) rank() int {
 	return 1
 }
 
+// size is about what a message takes, in bytes.
 func (it item) size() int {
-	n := 200
+	n := 200 + len(it.m.ID) + len(it.m.From.Name) + len(it.m.From.Role)
 	for _, p := range it.m.Parts {
-		n += len(p.Text) + len(p.Data)
+		n += 50 + len(p.Kind) + len(p.Text) + len(p.Data) + len(p.Name) + len(p.MediaType) + len(p.Extension)
+	}
+	for _, m := range it.m.Mentions {
+		n += 20 + len(m)
 	}
 	return n
 }
@@ -246,6 +257,7 @@ type shown struct {
 	Text    string          `json:"text,omitempty"`
 	Data    json.RawMessage `json:"data,omitempty"`
 	Other   []string        `json:"otherParts,omitempty"`
+	Cut     int             `json:"cutBytes,omitempty"` // bytes that were left out
 }
 
 func show(m mesh.Message) shown {
@@ -271,21 +283,38 @@ func show(m mesh.Message) shown {
 	return s
 }
 
-// render is messages as lines.
+// render is messages as lines, for an agent to read: of a very long one the beginning.
 func render(items []item) string {
 	var b strings.Builder
 	for _, it := range items {
-		b.Write(messageLine(it))
+		b.Write(line(it, show(it.m).cut(maxShown)))
 	}
 	return b.String()
 }
 
+// cut leaves out what an agent cannot be made to read. A message that is larger than what a model takes would fail
+// the turn that it begins, and every turn behind that.
+func (s shown) cut(limit int) shown {
+	if len(s.Text) > limit {
+		whole := len(s.Text)
+		s.Text = strings.ToValidUTF8(s.Text[:limit], "")
+		s.Cut = whole - len(s.Text)
+	}
+	if len(s.Data) > limit {
+		s.Data, s.Cut = nil, s.Cut+len(s.Data)
+	}
+	s.From, s.Role, s.Other = clip(s.From), clip(s.Role), s.Other[:min(len(s.Other), maxOther)]
+	return s
+}
+
 // messageLine is a message as one line of JSON, as readable as JSON is.
-func messageLine(it item) []byte {
+func messageLine(it item) []byte { return line(it, show(it.m)) }
+
+func line(it item, s shown) []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(show(it.m)); err != nil {
+	if err := enc.Encode(s); err != nil {
 		return fmt.Appendf(nil, "{\"id\":%q,\"error\":\"the message cannot be shown\"}\n", it.m.Sender.String())
 	}
 	return b.Bytes()

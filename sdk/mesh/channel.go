@@ -25,8 +25,11 @@ var (
 	ErrDenied = errors.New("mesh server denies this")
 )
 
-// channelPending is how many messages of a channel may wait to be read before further ones are dropped.
-const channelPending = 8192
+// What of a channel may wait to be read before further messages are dropped.
+const (
+	channelPending      = 8192
+	channelPendingBytes = 16 << 20
+)
 
 // catchUpAfter is after how many live messages the place is noted from which a channel catches up.
 const catchUpAfter = 512
@@ -77,23 +80,31 @@ func (c *Client) JoinChannel(ctx context.Context, pattern string, opts ChannelOp
 	return ch, nil
 }
 
-func (c *Client) joinChannel(ctx context.Context, pattern string, opts ChannelOptions) (*Channel, error) {
+func (c *Client) joinChannel(ctx context.Context, pattern string, opts ChannelOptions) (_ *Channel, err error) {
 	filter, err := wire.ChannelFilter(c.cfg.Space, pattern)
 	if err != nil {
 		return nil, err
 	}
-	ch := &Channel{c: c, pattern: pattern, opts: opts, in: make(chan *nats.Msg, channelPending), left: make(chan struct{})}
+	ch := &Channel{c: c, pattern: pattern, opts: opts, in: make(chan *nats.Msg), left: make(chan struct{})}
 	concrete := wire.ValidChannel(pattern)
 	if concrete {
 		if ch.info, err = c.ChannelInfo(ctx, pattern); err != nil {
 			return nil, err
 		}
 	}
-	if ch.sub, err = c.nc.ChanSubscribe(filter, ch.in); err != nil {
+	// What waits is with the connection, which counts its bytes: those in a Go channel nobody counts.
+	if ch.sub, err = c.nc.Subscribe(filter, ch.hand); err != nil {
 		return nil, failure(err)
 	}
-	if err := c.accepted(ctx, filter); err != nil {
-		_ = ch.sub.Unsubscribe()
+	defer func() {
+		if err != nil {
+			ch.Leave()
+		}
+	}()
+	if err = ch.sub.SetPendingLimits(channelPending, channelPendingBytes); err != nil {
+		return nil, failure(err)
+	}
+	if err = c.accepted(ctx, filter); err != nil {
 		return nil, err
 	}
 	// The subscription stands before the history is read: what comes in between is in both, and told once.
@@ -102,7 +113,7 @@ func (c *Client) joinChannel(ctx context.Context, pattern string, opts ChannelOp
 		q.Since = time.Now().Add(-window)
 	}
 	if concrete && ch.info.Replay && opts.Replay > 0 {
-		ch.waiting, ch.place, err = c.history(ctx, q, 0)
+		ch.waiting, ch.place, _, err = c.history(ctx, q, 0)
 	} else {
 		var stream string
 		if stream, err = wire.StreamName(wire.StreamChat, c.cfg.Space); err == nil {
@@ -112,11 +123,19 @@ func (c *Client) joinChannel(ctx context.Context, pattern string, opts ChannelOp
 		}
 	}
 	if err != nil {
-		_ = ch.sub.Unsubscribe()
 		return nil, err
 	}
 	ch.status = c.nc.StatusChanged()
 	return ch, nil
+}
+
+// hand passes one message on to whoever reads.
+func (ch *Channel) hand(msg *nats.Msg) {
+	select {
+	case ch.in <- msg:
+	case <-ch.left:
+	case <-ch.c.closed:
+	}
 }
 
 // accepted returns when the server has all subscriptions made so far, and refuses when it refused this one.
@@ -225,11 +244,11 @@ func (ch *Channel) catchUp(ctx context.Context) {
 		}
 		return
 	}
-	msgs, last, err := ch.c.history(ctx, HistoryQuery{Channel: ch.pattern, Limit: MaxHistory}, ch.place)
+	msgs, last, more, err := ch.c.history(ctx, HistoryQuery{Channel: ch.pattern, Limit: MaxHistory}, ch.place)
 	if err != nil {
 		return
 	}
-	if len(msgs) >= MaxHistory {
+	if more || len(msgs) >= MaxHistory {
 		ch.missed.Store(true)
 	}
 	for i := range msgs {
@@ -262,7 +281,9 @@ func (ch *Channel) Leave() {
 	ch.once.Do(func() {
 		close(ch.left)
 		_ = ch.sub.Unsubscribe() // fails only on a connection that is gone
-		ch.c.nc.RemoveStatusListener(ch.status)
+		if ch.status != nil {
+			ch.c.nc.RemoveStatusListener(ch.status)
+		}
 	})
 }
 

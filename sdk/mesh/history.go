@@ -16,6 +16,9 @@ import (
 const (
 	DefaultHistory = 100
 	MaxHistory     = 1000
+	// MaxHistoryBytes bounds what is read at once, and one message is read whatever its size: whoever writes to a
+	// channel may write a megabyte at a time.
+	MaxHistoryBytes = 16 << 20
 )
 
 // HistoryQuery says which messages of a channel to read.
@@ -28,9 +31,9 @@ type HistoryQuery struct {
 	Since time.Time
 }
 
-// History reads the latest messages of a channel, oldest first. Messages that are not well-formed or not by
-// whom they say are left out, and a message that was sent twice is returned once. A channel that nobody has
-// written to has an empty history.
+// History reads the latest messages of a channel, oldest first, as far as MaxHistoryBytes goes; what is before the
+// first of them is the next page. Messages that are not well-formed or not by whom they say are left out, and a
+// message that was sent twice is returned once. A channel that nobody has written to has an empty history.
 //
 // Errors: *wire.SubjectError, ErrNotSetUp, ErrUnreachable, ErrNoReply, ErrClosed.
 func (c *Client) History(ctx context.Context, q HistoryQuery) ([]Message, error) {
@@ -41,7 +44,7 @@ func (c *Client) History(ctx context.Context, q HistoryQuery) ([]Message, error)
 	if !wire.ValidChannel(q.Channel) {
 		return nil, fmt.Errorf("read history: %w", &wire.SubjectError{Op: "build channel filter", Field: "channel", Why: strconv.Quote(q.Channel) + " is not a channel"})
 	}
-	msgs, _, err := c.history(ctx, q, 0)
+	msgs, _, _, err := c.history(ctx, q, 0)
 	if err != nil {
 		return nil, fmt.Errorf("read history of %s: %w", q.Channel, err)
 	}
@@ -49,19 +52,19 @@ func (c *Client) History(ctx context.Context, q HistoryQuery) ([]Message, error)
 }
 
 // history reads messages behind the sequence after, and returns the last sequence of the stream too: whatever
-// has a higher one came later.
-func (c *Client) history(ctx context.Context, q HistoryQuery, after uint64) ([]Message, uint64, error) {
+// has a higher one came later. more: there are earlier ones behind it, which did not fit.
+func (c *Client) history(ctx context.Context, q HistoryQuery, after uint64) (msgs []Message, last uint64, more bool, err error) {
 	filter, err := wire.ChannelFilter(c.cfg.Space, q.Channel)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, false, err
 	}
 	stream, err := wire.StreamName(wire.StreamChat, c.cfg.Space)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, false, err
 	}
 	state, err := c.streamState(ctx, stream)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, false, err
 	}
 	end := state.LastSeq + 1 // exclusive
 	if q.Before > 0 {
@@ -72,19 +75,19 @@ func (c *Client) history(ctx context.Context, q HistoryQuery, after uint64) ([]M
 	}
 	begin := max(state.FirstSeq, after+1, 1)
 	if state.Messages == 0 || begin >= end {
-		return nil, state.LastSeq, nil
+		return nil, state.LastSeq, false, nil
 	}
 	// One read at a time: the consumer of a history has one name per life.
 	select {
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()
 	case <-ctx.Done():
-		return nil, 0, ctx.Err()
+		return nil, 0, false, ctx.Err()
 	}
 	r := &historyReader{c: c, stream: stream, filter: filter, name: wire.DurableHistory(wire.Principal{Owner: c.caller.Owner, Actor: c.caller.Actor}, c.caller.UID)}
 	defer r.remove()
-	msgs, err := r.last(ctx, begin, end, q)
-	return msgs, state.LastSeq, err
+	msgs, more, err = r.last(ctx, begin, end, q)
+	return msgs, state.LastSeq, more, err
 }
 
 type streamState struct {
@@ -159,12 +162,11 @@ func (r *historyReader) remove() {
 
 // last reads the latest messages of [begin, end). The server can count what is behind a sequence but cannot go
 // backwards, so the start is sought: twice as far back each time, until enough is behind it.
-func (r *historyReader) last(ctx context.Context, begin, end uint64, q HistoryQuery) ([]Message, error) {
+func (r *historyReader) last(ctx context.Context, begin, end uint64, q HistoryQuery) (msgs []Message, more bool, err error) {
 	behind := uint64(0) // messages at end and later, which are not wanted
 	if q.Before > 0 {
-		var err error
 		if behind, err = r.from(ctx, end); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	for back := uint64(max(q.Limit, 64)); ; back *= 4 {
@@ -174,7 +176,7 @@ func (r *historyReader) last(ctx context.Context, begin, end uint64, q HistoryQu
 		}
 		n, err := r.from(ctx, start)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if start == begin || n >= behind+uint64(q.Limit) {
 			return r.read(ctx, start, end, n, q)
@@ -182,56 +184,77 @@ func (r *historyReader) last(ctx context.Context, begin, end uint64, q HistoryQu
 	}
 }
 
+// latest keeps the last of some messages, limit at most, that have MaxHistoryBytes together.
+type latest struct {
+	limit int
+	msgs  []Message
+	sizes []int
+	bytes int
+	over  bool // something was left out
+}
+
+func (l *latest) add(m Message, size int) {
+	l.msgs, l.sizes, l.bytes = append(l.msgs, m), append(l.sizes, size), l.bytes+size
+	for len(l.msgs) > l.limit || len(l.msgs) > 1 && l.bytes > MaxHistoryBytes {
+		l.bytes -= l.sizes[0]
+		l.msgs[0] = Message{} // the array goes on
+		l.msgs, l.sizes, l.over = l.msgs[1:], l.sizes[1:], true
+	}
+}
+
 // read takes n messages from the consumer and keeps the last of [begin, end).
-func (r *historyReader) read(ctx context.Context, begin, end, n uint64, q HistoryQuery) ([]Message, error) {
-	limit := q.Limit
+func (r *historyReader) read(ctx context.Context, begin, end, n uint64, q HistoryQuery) (msgs []Message, more bool, err error) {
 	inbox := r.c.nc.NewInbox()
 	in := make(chan *nats.Msg, historyBatch+16)
 	sub, err := r.c.nc.ChanSubscribe(inbox, in)
 	if err != nil {
-		return nil, failure(err)
+		return nil, false, failure(err)
 	}
 	defer sub.Unsubscribe()
-	var msgs []Message
+	found := latest{limit: q.Limit}
 	seen := seenIDs{}
-	for n > 0 {
-		batch := min(n, historyBatch)
+	for size := uint64(historyFirst); n > 0; {
+		batch := min(n, size)
+		read := uint64(0) // bytes of the batch
 		req := nats.NewMsg("$JS.API.CONSUMER.MSG.NEXT." + r.stream + "." + r.name)
 		req.Reply = inbox
 		req.Data = fmt.Appendf(nil, `{"batch":%d,"no_wait":true}`, batch)
 		if err := r.c.nc.PublishMsg(req); err != nil {
-			return nil, failure(err)
+			return nil, false, failure(err)
 		}
 		got, done, err := r.batch(ctx, in, batch, func(meta *nats.MsgMetadata, msg *nats.Msg) bool {
 			seq := meta.Sequence.Stream
 			if seq >= end {
 				return false
 			}
+			read += uint64(len(msg.Data))
 			m, err := open(msg.Subject, msg.Data)
 			if err != nil || seq < begin || meta.Timestamp.Before(q.Since) || !seen.first(m.ID) {
 				return true
 			}
 			m.Historical, m.Seq = true, seq
-			if msgs = append(msgs, m); len(msgs) >= 2*limit {
-				msgs = append(msgs[:0], msgs[len(msgs)-limit:]...)
-			}
+			found.add(m, len(msg.Data))
 			return true
 		})
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if done {
 			break
 		}
 		n -= got
+		size = min(max(historyBytes/max(read/max(got, 1), 1), 1), historyBatch)
 	}
-	if len(msgs) > limit {
-		msgs = msgs[len(msgs)-limit:]
-	}
-	return msgs, nil
+	return found.msgs, found.over, nil
 }
 
-const historyBatch = 256
+// How many messages are asked for at once: first a few, then as many as have about historyBytes by the size of those
+// that came.
+const (
+	historyFirst = 16
+	historyBatch = 256
+	historyBytes = 8 << 20
+)
 
 // batch reads the answer to one pull. done: there is nothing more, or take wants no more.
 func (r *historyReader) batch(ctx context.Context, in chan *nats.Msg, want uint64, take func(*nats.MsgMetadata, *nats.Msg) bool) (got uint64, done bool, err error) {
