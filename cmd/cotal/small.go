@@ -154,6 +154,9 @@ func printRow(w io.Writer, r wire.AgentRow, argv []string) {
 		line("mesh", "%s", meshInFull(r))
 		line("activity", "%s", r.Activity)
 	}
+	if r.ActiveAt > 0 { // a process that runs and is on the mesh may do nothing all the same
+		line("last work", "%s ago", cli.Age(time.Since(time.UnixMilli(r.ActiveAt))))
+	}
 	line("model", "%s", strings.TrimSuffix(r.Model+" / "+r.Variant, " / "))
 	line("program", "%s", programWords(argv))
 	line("directory", "%s", r.Cwd)

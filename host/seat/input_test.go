@@ -114,7 +114,10 @@ func TestTheLargestInputArrivesWhole(t *testing.T) {
 	}
 }
 
-// Text for a program that loses what is typed before its input field has the focus is held back.
+// Text for a program that loses what is typed before its input field has the focus is held back; whoever does not wait
+// that long is told, and it is not typed later.
+//
+// proves: E12
 func TestInputWaitsForTheInputField(t *testing.T) {
 	w := newWorld(t)
 	info := w.plugins.facts["command"]

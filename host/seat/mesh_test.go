@@ -15,7 +15,7 @@ import (
 // A seat on a real mesh: what it says there is what decides its spawn and what its row tells, and when the view
 // of the mesh grows old, the row says that instead of a verdict, and nothing is done to the seat.
 //
-// proves: READY-1, SEAT-1, SEAT-2, SEAT-3, SEAT-6
+// proves: READY-1, SEAT-1, SEAT-2, SEAT-3, SEAT-6, E10
 func TestASeatOnARealMesh(t *testing.T) {
 	t.Parallel()
 	const token = "test-token-0123456789"

@@ -129,7 +129,11 @@ func (a *actor) restarts(exit sdk.Exit) (yes bool, cause string, err error) {
 	next.Session = session
 	// Whatever that process said of itself, it said before it ended: its clock is this machine's.
 	next.Floor = max(there.TS, exit.At.UnixMilli())
-	reason := fmt.Sprintf("ended%s; started again (%d of %d within %s)", describeExit(exit), len(next.Ends), next.Restarts,
+	when := "" // at once
+	if wait := restartDelay(a.set.cfg.RestartWait, len(next.Ends)); wait > 0 {
+		when = " in " + wait.String()
+	}
+	reason := fmt.Sprintf("ended%s; started again%s (%d of %d within %s)", describeExit(exit), when, len(next.Ends), next.Restarts,
 		time.Duration(next.WindowMs)*time.Millisecond)
 	err = a.transition(EvCrashed, func(r *journal.SeatRow) { r.Restart, r.Reason = &next, reason }, nil)
 	if err != nil {

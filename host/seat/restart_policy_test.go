@@ -92,6 +92,7 @@ func TestAfterEnd(t *testing.T) {
 	}
 }
 
+// proves: F10
 func TestRestartDelayGrowsAndIsBounded(t *testing.T) {
 	for n, want := range map[int]time.Duration{1: 0, 2: time.Second, 3: 2 * time.Second, 4: 4 * time.Second, 7: restartWaitMax, 1000: restartWaitMax} {
 		if got := restartDelay(time.Second, n); got != want {

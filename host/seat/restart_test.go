@@ -181,7 +181,7 @@ func TestADeliberateEndIsFinal(t *testing.T) {
 // A connector that reopens sessions gets a crashed seat back in the session that it worked in, without anybody
 // asking, three times in two minutes; where no session is known, the seat has ended.
 //
-// proves: EXIT-3, EXIT-4
+// proves: EXIT-3, EXIT-4, F1
 func TestASessionIsGoneOnWith(t *testing.T) {
 	w := newWorld(t)
 	c := w.talks(func(f *sdk.ConnectorFacts) { f.SupportsSessionContinuation, f.SupportsFreshStart = true, false })
@@ -261,6 +261,8 @@ func TestAReplacementThatDoesNotProveItselfEndsTheSeat(t *testing.T) {
 
 // What cannot get better is not tried: the seat ends with the exit of its last process and says why it was not
 // started again.
+//
+// proves: F20
 func TestASeatThatCannotBeStartedAgainEnds(t *testing.T) {
 	w := newWorld(t)
 	dir := filepath.Join(w.root, "place")
@@ -324,7 +326,7 @@ func TestASeatIsStartedAgainWhileTheConfigurationIsBroken(t *testing.T) {
 
 // A host that dies between two processes leaves the work to the next one, which knows the launch by its form.
 //
-// proves: EXIT-3
+// proves: EXIT-3, F7
 func TestTheNextHostGoesOnWithARestart(t *testing.T) {
 	w := newWorld(t)
 	c := w.talks(nil)

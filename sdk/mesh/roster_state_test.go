@@ -24,7 +24,7 @@ type rosterStep struct {
 	do func(s *rosterState, now time.Time)
 }
 
-// proves: SEAT-2
+// proves: SEAT-2, E10
 func TestWhatAViewMayConclude(t *testing.T) {
 	t.Parallel()
 	sec := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }

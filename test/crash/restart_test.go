@@ -15,7 +15,7 @@ import (
 // TestKillWhileASeatIsStartedAgain kills the host at each step between the end of a process and the proof of the
 // one that follows: there is one life, and of it one process, started once for each end.
 //
-// proves: EXIT-3
+// proves: EXIT-3, F12
 func TestKillWhileASeatIsStartedAgain(t *testing.T) {
 	points := []string{
 		"host.restart.recorded", "host.restart.reaped", "host.restart.followed", "host.restart.proved",
