@@ -33,7 +33,7 @@ const (
 	// reconnectMin and reconnectMax bound the wait between attempts to reach a lost server. The
 	// attempts never end: seats do not need the broker to live, so the host has all the time.
 	reconnectMin  = 50 * time.Millisecond
-	reconnectMax  = 5 * time.Second
+	reconnectMax  = 2 * time.Second
 	flushTimeout  = 2 * time.Second
 	reconnectBuf  = 4 << 20 // bytes of replies and events kept while disconnected
 	pingInterval  = 20 * time.Second

@@ -189,8 +189,13 @@ func (c *Client) tell(connected bool) {
 	}
 }
 
+// reconnectMax is the longest wait between two attempts to reach a lost server: a server that is back has its clients
+// back soon.
+const reconnectMax = 2 * time.Second
+
+// backoff doubles up to reconnectMax.
 func backoff(attempts int) time.Duration {
-	return min(50*time.Millisecond<<min(max(attempts-1, 0), 10), 5*time.Second)
+	return min(50*time.Millisecond<<min(max(attempts-1, 0), 10), reconnectMax)
 }
 
 func authOption(cfg Config) (nats.Option, error) {

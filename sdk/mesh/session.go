@@ -54,15 +54,27 @@ type SessionNews struct {
 	Unsure int
 }
 
-// redialDelays are the waits before a broken session is attached anew; the last one repeats. A server that comes
-// back, and a host that says why a session is over, cut them short.
-var redialDelays = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second}
-
-// redialWait bounds one attempt, and is the default of the first: an answer that was lost must not hold up the next.
+// redialWait bounds the first attach, and each later one in the end.
 const redialWait = 5 * time.Second
 
-// startingTries is how often a seat that has no terminal now is tried again: it may be on its way.
-const startingTries = 3
+// startingWait is for how long a seat that has no terminal now is tried again: it may be on its way.
+const startingWait = 20 * time.Second
+
+// redialDelay is the wait before a broken session is attached anew, for the attempt of that number since the server is
+// there. A host that comes back behind its server is found within two seconds; one that has not for a while is asked
+// less often. A server that comes back, and a host that says why a session is over, cut the wait short.
+func redialDelay(attempt int) time.Duration {
+	if attempt >= 30 { // a minute
+		return 5 * time.Second
+	}
+	return min(250*time.Millisecond<<min(attempt, 3), 2*time.Second)
+}
+
+// redialBudget is what an attempt of that number may take: an answer that was lost must not hold up the next, and a host
+// that has much to do is given more time.
+func redialBudget(attempt int) time.Duration {
+	return min(2*time.Second+time.Duration(min(attempt, 10))*time.Second, redialWait)
+}
 
 // Session is the terminal of a seat, attached over the mesh. Read and WriteTo give its output, Write types into it.
 // It survives the loss of the server and the restart of its host. One goroutine may read, any may write.
@@ -201,8 +213,9 @@ func (s *Session) again(old *link, why string) (*link, error) {
 	changes := s.c.nc.StatusChanged(nats.CONNECTED)
 	defer s.c.nc.RemoveStatusListener(changes)
 	told := why == wire.EndManagerRestart || why == wire.EndExpired || why == wire.EndRailBroken || why == wire.EndClosed
+	var starting time.Time // since when the seat is there and has no terminal
 	for attempt := 0; ; attempt++ {
-		wait := redialDelays[min(attempt, len(redialDelays)-1)]
+		wait := redialDelay(attempt)
 		if attempt == 0 && told && s.c.nc.IsConnected() {
 			wait = 0 // the host is there
 		}
@@ -213,6 +226,7 @@ func (s *Session) again(old *link, why string) (*link, error) {
 			return nil, ErrClosed
 		}
 		if !s.c.nc.IsConnected() {
+			attempt = -1 // what counts is how long the server is back and the host is not
 			continue
 		}
 		role := s.call.Role
@@ -222,10 +236,14 @@ func (s *Session) again(old *link, why string) (*link, error) {
 		s.mu.Lock()
 		rows, cols := s.rows, s.cols
 		s.mu.Unlock()
-		ctx, cancel := context.WithTimeout(s.ctx, redialWait+time.Second)
+		ctx, cancel := context.WithTimeout(s.ctx, redialBudget(attempt)+time.Second)
+		watched := s.whileConnected(ctx, cancel, changes)
 		s.drop(old)
-		l, err := s.dial(ctx, redialWait, wire.AttachArgs{Role: role, Rows: rows, Cols: cols, Replaces: old.grant.SessionID})
+		l, err := s.dial(ctx, redialBudget(attempt), wire.AttachArgs{Role: role, Rows: rows, Cols: cols, Replaces: old.grant.SessionID})
 		cancel()
+		if again := <-watched; again && err != nil {
+			attempt = -1
+		}
 		var refused *wire.Error
 		switch {
 		case err == nil:
@@ -236,10 +254,40 @@ func (s *Session) again(old *link, why string) (*link, error) {
 			wire.CodeExpired, wire.CodePermissionDenied, wire.CodeUnauthenticated, wire.CodeNotFound, wire.CodeUnimplemented, wire.CodeBadRequest,
 		}, refused.Code):
 			return nil, err
-		case errors.As(err, &refused) && refused.Code == wire.CodeFailedPrecondition && attempt >= startingTries:
-			return nil, err // it is not only being started
+		case errors.As(err, &refused) && refused.Code == wire.CodeFailedPrecondition:
+			if starting.IsZero() {
+				starting = time.Now()
+			}
+			if time.Since(starting) > startingWait {
+				return nil, err // it is not only being started
+			}
 		}
 	}
+}
+
+// whileConnected calls cancel when the server comes back while ctx lasts, from another loss: what was asked before is
+// not answered any more. The channel says, once, whether it did.
+func (s *Session) whileConnected(ctx context.Context, cancel func(), changes <-chan nats.Status) <-chan bool {
+	connection := s.c.nc.Stats().Reconnects
+	said := make(chan bool, 1)
+	go func() {
+		for {
+			select {
+			case _, ok := <-changes:
+				if !ok { // the connection is closed
+					changes = nil
+				} else if s.c.nc.Stats().Reconnects != connection { // else it is told late of an earlier one
+					cancel()
+					said <- true
+					return
+				}
+			case <-ctx.Done():
+				said <- false
+				return
+			}
+		}
+	}()
+	return said
 }
 
 // pause waits, but not when the server comes back. It reports false when the session was closed.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
 	"github.com/cotal-ai/cotal-host/test/seatview"
 )
@@ -327,6 +328,56 @@ func TestAnOfferThatNobodyTakesExpires(t *testing.T) {
 	_, err = seatview.AttachMesh(t, c, call)
 	refusal(t, err, wire.CodeResourceExhausted)
 	await(t, c, row, wire.AttachWriter)
+}
+
+// TestAttachesThatNobodyTakesKeepNobodyOut: a caller that asks for the terminal of a seat again and again and never
+// comes takes it from nobody: there is room for the next one at once, as a viewer and on the host.
+func TestAttachesThatNobodyTakesKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	row := w.SpawnFake("worker", answering)
+	greedy := seatview.Client(t, w)
+	target := seatview.Call(t, row, "").Target
+	for i := range 70 { // a seat has room for 48 viewers, a host for 64 sessions
+		_, err := greedy.Call(t.Context(), mesh.Call{
+			Endpoint: wire.EndpointManager, Command: wire.CmdAttach, Instance: row.InstanceID, Authz: wire.AuthzAny, Target: &target,
+			Args: wire.AttachArgs{Role: wire.AttachObserver},
+		}, nil)
+		if err != nil {
+			t.Fatalf("attach %d: %v", i, err)
+		}
+	}
+	m := seatview.MustAttachMesh(t, seatview.Client(t, w), seatview.Call(t, row, wire.AttachWriter))
+	if role := m.Role(); role != wire.AttachWriter {
+		t.Errorf("who comes then is %s", role)
+	}
+}
+
+// TestAViewerIsBackSoonAfterItsBroker: a broker that was away for so long that everybody looks for it at the longest
+// intervals is followed by the viewers of its seats within moments.
+func TestAViewerIsBackSoonAfterItsBroker(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 10 s")
+	}
+	t.Parallel()
+	w := harness.New(t)
+	b := w.StartBroker()
+	w.Start(harness.HostOptions{})
+	row := w.SpawnFake("worker", answering)
+	m := seatview.MustAttachMesh(t, seatview.Client(t, w), seatview.Call(t, row, wire.AttachObserver))
+	b.Kill()
+	<-time.After(8 * time.Second) // the length of the outage
+	b.Restart()
+	back := time.Now()
+	harness.Eventually(t, harness.DefaultWait, "the session is attached again", func() (bool, string) {
+		return strings.Contains(m.Text(), "[back observer"), m.Text()
+	})
+	// Two seconds until the host and the viewer look for the broker again, and the attach.
+	t.Logf("it was attached again %s after the broker was there", time.Since(back))
+	if busy.Over(back, 3*time.Second) {
+		t.Errorf("it was attached again %s after the broker was there", time.Since(back))
+	}
 }
 
 // A flood that the seat still has reaches a viewer whole, however slow it is; one that it has not is stated as a
