@@ -64,7 +64,7 @@ const startingWait = 20 * time.Second
 // there. A host that comes back behind its server is found within two seconds; one that has not for a while is asked
 // less often. A server that comes back, and a host that says why a session is over, cut the wait short.
 func redialDelay(attempt int) time.Duration {
-	if attempt >= 30 { // a minute
+	if attempt >= 32 { // a minute
 		return 5 * time.Second
 	}
 	return min(250*time.Millisecond<<min(attempt, 3), 2*time.Second)
