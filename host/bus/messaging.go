@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -125,13 +127,13 @@ func (b *Bus) SetUpMessaging(ctx context.Context, space string, known func(name 
 // openMessages finds or makes one stream.
 func (r *Records) openMessages(ctx context.Context, want messageStore, known bool) error {
 	raw, err := r.api(ctx, "STREAM.INFO."+want.Name, struct{}{})
-	var refusal *apiError
-	if err != nil && errors.As(err, &refusal) && refusal.ErrCode == jsStreamNotFound {
+	var refusal *nats.APIError
+	if err != nil && errors.As(err, &refusal) && refusal.ErrorCode == nats.JSErrCodeStreamNotFound {
 		if known && want.lasting {
 			return lostStore(want.Name)
 		}
 		raw, err = r.api(ctx, "STREAM.CREATE."+want.Name, want)
-		if err != nil && errors.As(err, &refusal) && refusal.ErrCode == jsStreamNameInUse {
+		if err != nil && errors.As(err, &refusal) && refusal.ErrorCode == nats.JSErrCodeStreamNameInUse {
 			raw, err = r.api(ctx, "STREAM.INFO."+want.Name, struct{}{}) // another host was quicker, with other settings
 		}
 	}

@@ -37,15 +37,8 @@ var (
 // syncs every write to a slow disk in a hundred.
 const recordTimeout = 5 * time.Second
 
-// JetStream error codes (nats-server's errors.json) that mean something here.
-const (
-	jsWrongLastSequence = 10071
-	jsWrongLastConstant = 10164 // the same, for a sequence that was not read yet
-	jsNoMessage         = 10037
-	jsStreamNotFound    = 10059
-	jsStreamNameInUse   = 10058
-	jsSequenceNotFound  = 10043
-)
+// jsSequenceNotFound is an error code of the JetStream API (nats-server's errors.json) that the library does not name.
+const jsSequenceNotFound nats.ErrorCode = 10043
 
 // Records is the durable state of one space on its broker: rows of the records and auth buckets, facts,
 // and contract artifacts. Every read is answered by the leader of the stream, as a fence demands; every
@@ -153,7 +146,7 @@ func (r *Records) Delete(ctx context.Context, key wire.Key, rev uint64) error {
 		return fmt.Errorf("delete record: %w", err)
 	}
 	_, err = r.api(ctx, "STREAM.MSG.DELETE."+r.stream(key), map[string]any{"seq": rev, "no_erase": true})
-	var refusal *apiError
+	var refusal *nats.APIError
 	if errors.As(err, &refusal) {
 		_, err = r.publish(ctx, subject, nil, rev, "DEL")
 	}
@@ -365,15 +358,6 @@ func (r *Records) message(ctx context.Context, stream string, query map[string]a
 	return reply.Message, nil
 }
 
-// apiError is a refusal of the JetStream API.
-type apiError struct {
-	Code        int    `json:"code"`
-	ErrCode     int    `json:"err_code"`
-	Description string `json:"description"`
-}
-
-func (e *apiError) Error() string { return e.Description + " (" + strconv.Itoa(e.ErrCode) + ")" }
-
 // api sends a request to the JetStream API.
 func (r *Records) api(ctx context.Context, what string, body any) ([]byte, error) {
 	raw, err := json.Marshal(body)
@@ -422,7 +406,7 @@ func (r *Records) request(ctx context.Context, m *nats.Msg) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	var refusal struct {
-		Error *apiError `json:"error"`
+		Error *nats.APIError `json:"error"`
 	}
 	if err := json.Unmarshal(reply.Data, &refusal); err != nil {
 		return nil, fmt.Errorf("%w readably: %w", ErrUnavailable, err)
@@ -450,13 +434,13 @@ func (r *Records) watch(connection uint64, done <-chan struct{}, cancel context.
 }
 
 // refused maps a refusal of the store. What is not known to mean that nothing was written is unknown.
-func refused(e *apiError) error {
-	switch e.ErrCode {
-	case jsWrongLastSequence, jsWrongLastConstant, jsSequenceNotFound:
+func refused(e *nats.APIError) error {
+	switch e.ErrorCode {
+	case nats.JSErrCodeStreamWrongLastSequence, nats.JSErrCodeStreamWrongLastSequenceConstant, jsSequenceNotFound:
 		return ErrConflict
-	case jsNoMessage:
+	case nats.JSErrCodeMessageNotFound:
 		return ErrAbsent
-	case jsStreamNotFound:
+	case nats.JSErrCodeStreamNotFound:
 		return fmt.Errorf("%w: %w: %w", ErrUnavailable, e, ErrNotWritten)
 	}
 	if e.Code == http.StatusBadRequest || e.Code == http.StatusForbidden {

@@ -181,13 +181,13 @@ func opened(results <-chan error, n int, what string) error {
 // open finds or makes one stream.
 func (r *Records) open(ctx context.Context, want storeConfig, known bool) error {
 	raw, err := r.api(ctx, "STREAM.INFO."+want.Name, struct{}{})
-	var refusal *apiError
-	if err != nil && errors.As(err, &refusal) && refusal.ErrCode == jsStreamNotFound {
+	var refusal *nats.APIError
+	if err != nil && errors.As(err, &refusal) && refusal.ErrorCode == nats.JSErrCodeStreamNotFound {
 		if known {
 			return lostStore(want.Name)
 		}
 		raw, err = r.api(ctx, "STREAM.CREATE."+want.Name, want)
-		if err != nil && errors.As(err, &refusal) && refusal.ErrCode == jsStreamNameInUse {
+		if err != nil && errors.As(err, &refusal) && refusal.ErrorCode == nats.JSErrCodeStreamNameInUse {
 			raw, err = r.api(ctx, "STREAM.INFO."+want.Name, struct{}{}) // another host was quicker, with other settings
 		}
 	}

@@ -346,9 +346,8 @@ func (c *Client) registryEntry(ctx context.Context, key string) ([]byte, error) 
 		} `json:"message"`
 	}
 	err := c.api(ctx, "STREAM.MSG.GET."+wire.BucketStream(bucket), map[string]string{"last_by_subj": wire.BucketSubject(bucket, key)}, &reply)
-	var refusal *apiError
 	switch {
-	case errors.As(err, &refusal) && refusal.ErrCode == codeNoMessage:
+	case refusedWith(err, nats.JSErrCodeMessageNotFound):
 		return nil, nil
 	case err != nil:
 		return nil, err

@@ -2,7 +2,6 @@ package mesh
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -132,8 +131,7 @@ func (r *historyReader) from(ctx context.Context, seq uint64) (uint64, error) {
 			map[string]any{"stream_name": r.stream, "config": config, "action": "create"}, &info)
 	}
 	err := create()
-	var refusal *apiError
-	if errors.As(err, &refusal) && refusal.ErrCode == codeConsumerExists { // of a read that was interrupted
+	if refusedWith(err, codeConsumerExists) { // of a read that was interrupted
 		if err = r.delete(ctx); err == nil {
 			err = create()
 		}
@@ -144,8 +142,7 @@ func (r *historyReader) from(ctx context.Context, seq uint64) (uint64, error) {
 
 func (r *historyReader) delete(ctx context.Context) error {
 	err := r.c.api(ctx, "CONSUMER.DELETE."+r.stream+"."+r.name, nil, nil)
-	var refusal *apiError
-	if errors.As(err, &refusal) && refusal.ErrCode == codeConsumerNotFound {
+	if refusedWith(err, nats.JSErrCodeConsumerNotFound) {
 		return nil
 	}
 	return err

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -18,36 +19,18 @@ var ErrNotSetUp = errors.New("space is not set up")
 // requestTimeout bounds one exchange with the server; whoever asks may set an earlier end through its context.
 const requestTimeout = 2 * time.Second
 
-// Error codes of the JetStream API.
-const (
-	codeConsumerNotFound = 10014
-	codeConsumerExists   = 10148
-	codeNoMessage        = 10037
-	codeStreamNotFound   = 10059
-	codeWrongSequence    = 10071 // also 10164, with the sequence that stands
-	codeWrongSequenceAt  = 10164
-)
+// codeConsumerExists is an error code of the JetStream API that the library does not name.
+const codeConsumerExists nats.ErrorCode = 10148
 
-// apiError is the refusal of a JetStream request.
-type apiError struct {
-	Code        int    `json:"code"`
-	ErrCode     int    `json:"err_code"`
-	Description string `json:"description"`
-}
-
-func (e *apiError) Error() string { return fmt.Sprintf("%s (%d)", e.Description, e.ErrCode) }
-
-func (e *apiError) Unwrap() error {
-	if e.ErrCode == codeStreamNotFound {
-		return ErrNotSetUp
-	}
-	return nil
+// refusedWith reports whether the server refused a JetStream request with one of these codes.
+func refusedWith(err error, codes ...nats.ErrorCode) bool {
+	var e *nats.APIError
+	return errors.As(err, &e) && slices.Contains(codes, e.ErrorCode)
 }
 
 // conflict reports whether a write lost to another one.
 func conflict(err error) bool {
-	var e *apiError
-	return errors.As(err, &e) && (e.ErrCode == codeWrongSequence || e.ErrCode == codeWrongSequenceAt)
+	return refusedWith(err, nats.JSErrCodeStreamWrongLastSequence, nats.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
 // failure names a failed exchange with the server in the words of this package.
@@ -101,13 +84,16 @@ func (c *Client) api(ctx context.Context, op string, req, resp any) error {
 
 func decodeAPI(p []byte, resp any) error {
 	var head struct {
-		Error *apiError `json:"error"`
+		Error *nats.APIError `json:"error"`
 	}
 	if err := json.Unmarshal(p, &head); err != nil {
 		return fmt.Errorf("%w: the server's answer cannot be read: %w", ErrBadReply, err)
 	}
-	if head.Error != nil {
-		return head.Error
+	if e := head.Error; e != nil {
+		if e.ErrorCode == nats.JSErrCodeStreamNotFound {
+			return fmt.Errorf("%w: %w", ErrNotSetUp, e)
+		}
+		return e
 	}
 	if resp == nil {
 		return nil

@@ -116,9 +116,8 @@ func (c *Client) openQueue(ctx context.Context, stream, name, filter string, lif
 
 // bind finds the consumer, or makes it.
 func (q *Queue) bind(ctx context.Context, life bool) error {
-	var refusal *apiError
 	err := q.c.api(ctx, "CONSUMER.INFO."+q.stream+"."+q.name, nil, nil)
-	if err == nil || !errors.As(err, &refusal) || refusal.ErrCode != codeConsumerNotFound {
+	if !refusedWith(err, nats.JSErrCodeConsumerNotFound) {
 		return err
 	}
 	config := map[string]any{
@@ -141,7 +140,7 @@ func (q *Queue) bind(ctx context.Context, life bool) error {
 	}
 	err = q.c.api(ctx, "CONSUMER.CREATE."+q.stream+"."+q.name+"."+q.filter,
 		map[string]any{"stream_name": q.stream, "config": config, "action": "create"}, nil)
-	if errors.As(err, &refusal) && refusal.ErrCode == codeConsumerExists {
+	if refusedWith(err, codeConsumerExists) {
 		return nil // somebody of the same role was quicker
 	}
 	return err
@@ -225,11 +224,10 @@ func (q *Queue) pull(ctx context.Context, attempt int) (Delivery, bool, error) {
 // gone says whether a refused request means that there is no queue any more.
 func (q *Queue) gone(ctx context.Context) error {
 	err := q.c.api(ctx, "CONSUMER.INFO."+q.stream+"."+q.name, nil, nil)
-	var refusal *apiError
-	if errors.As(err, &refusal) && (refusal.ErrCode == codeConsumerNotFound || refusal.ErrCode == codeStreamNotFound) {
+	if refusedWith(err, nats.JSErrCodeConsumerNotFound) {
 		return fmt.Errorf("%w: %w", ErrNotSetUp, err)
 	}
-	if err != nil && errors.Is(err, ErrClosed) {
+	if errors.Is(err, ErrNotSetUp) || errors.Is(err, ErrClosed) {
 		return err
 	}
 	t := time.NewTimer(watchRetryMin) // whatever it was, not at full speed
