@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/host/persona"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -467,6 +468,25 @@ func TestTheLaunchFormHoldsNoSecret(t *testing.T) {
 		if _, err := ParseForm([]byte(bad)); err == nil {
 			t.Errorf("%q was read", bad)
 		}
+	}
+}
+
+// What would not fit into the record of a seat is refused by what it is, before anything is made of it.
+func TestAFormThatIsTooLargeIsRefusedByItsLargestField(t *testing.T) {
+	p := Profile{Persona: "review", Agent: "command", Role: strings.Repeat("r", 1000)}
+	for range 4000 {
+		p.AllowPublish = append(p.AllowPublish, strings.Repeat("c", 40))
+	}
+	raw, err := FormOf(p, "pty", "/w", sdk.ConnectorFacts{})
+	if err == nil || raw != nil || !strings.Contains(err.Error(), "in allowPublish") || !strings.Contains(err.Error(), strconv.Itoa(MaxForm)) {
+		t.Errorf("%d bytes, %v", len(raw), err)
+	}
+	p.AllowPublish = p.AllowPublish[:1000]
+	if _, err := FormOf(p, "pty", "/w", sdk.ConnectorFacts{}); err != nil {
+		t.Error(err)
+	}
+	if MaxForm > journal.MaxRow/2 { // the row has some of its fields a second time, and a handle, an exit and a reason
+		t.Errorf("a form of %d bytes leaves no room in a row of %d", MaxForm, journal.MaxRow)
 	}
 }
 

@@ -349,6 +349,18 @@ func Timings(f sdk.ConnectorFacts) (readinessMs, graceMs int) {
 	return readinessMs, graceMs
 }
 
+// largest is the field of an object that has the most bytes, and how many.
+func largest(object []byte) (field string, size int) {
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(object, &fields) // it was just encoded
+	for name, value := range fields {
+		if len(value) > size {
+			field, size = name, len(value)
+		}
+	}
+	return field, size
+}
+
 // Form is the launch form that is stored in seat.json and in the journal. It can be read by anybody
 // who may read the seat directory, so it holds no secret and no conversation: no prompt, no
 // environment, and launch options that look like a secret only by name.
@@ -384,7 +396,12 @@ type Form struct {
 // FormVersion is the version of Form this build writes.
 const FormVersion = 1
 
-// FormOf returns the launch form of a profile as JSON. cwd is the resolved directory.
+// MaxForm bounds a launch form, in bytes of JSON: what else is recorded of a seat, now and while it lives, has to fit
+// into the same row of the journal (journal.MaxRow).
+const MaxForm = 128 << 10
+
+// FormOf returns the launch form of a profile as JSON. cwd is the resolved directory. It refuses one that is larger than
+// MaxForm, and names the field that has the most of it.
 func FormOf(p Profile, runtime, cwd string, f sdk.ConnectorFacts) (json.RawMessage, error) {
 	form := Form{
 		Version: FormVersion, Persona: p.Persona, PersonaPath: p.PersonaPath, PersonaDigest: p.Digest, Agent: p.Agent, Runtime: runtime,
@@ -401,6 +418,11 @@ func FormOf(p Profile, runtime, cwd string, f sdk.ConnectorFacts) (json.RawMessa
 	raw, err := json.Marshal(form)
 	if err != nil {
 		return nil, fmt.Errorf("encode launch form: %w", err)
+	}
+	if len(raw) > MaxForm {
+		field, size := largest(raw)
+		return nil, fmt.Errorf("what is to be launched has %d bytes, %d of them in %s; a host keeps at most %d of a seat: make that shorter, in the persona or in the request",
+			len(raw), size, field, MaxForm)
 	}
 	return raw, nil
 }

@@ -107,6 +107,9 @@ func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (_ wir
 			why.Outcome = wire.OutcomeUnknown
 			return wire.Acceptance{}, a.undoAcceptance(key, why)
 		}
+		if errors.Is(err, journal.ErrRowTooLarge) { // it will never be taken: to try again is no way out
+			why.Code = wire.CodeFailedPrecondition
+		}
 		return wire.Acceptance{}, a.unaccepted(why)
 	}
 	// The mesh decides: what this host could not accept there has no effect here.
