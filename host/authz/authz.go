@@ -241,6 +241,8 @@ type Policy struct {
 	Regime Regime // empty: Open
 	Ledger Ledger // User only; without one nobody has a scope
 	Seats  Seats
+	// EventsRequired: no seat of this space is started without its event plane.
+	EventsRequired bool
 }
 
 // Reach reports whether a caller reaches what belongs to others, as of now. Outside User the broker has

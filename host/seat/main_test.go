@@ -64,6 +64,7 @@ type world struct {
 	events      *events
 	caller      wire.Caller
 	policy      authz.Policy
+	material    func() (wire.LaunchMaterial, error)
 	max         int
 	roster      seat.Roster
 	viewWait    time.Duration
@@ -207,7 +208,7 @@ func (w *world) boot() []seat.Verdict {
 	}
 	w.goals = goal.NewStore(w.journal, w.events.publish)
 	cfg := seat.Config{
-		InstanceID: w.instanceID, Policy: w.policy, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: w.seatRoot, EndedDir: filepath.Join(w.dir, "ended"), MaxSeats: w.max,
+		InstanceID: w.instanceID, Policy: w.policy, Material: w.material, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: w.seatRoot, EndedDir: filepath.Join(w.dir, "ended"), MaxSeats: w.max,
 		Journal: w.journal, Goals: w.goals, Plugins: w.plugins, Agent: "command", Health: 50 * time.Millisecond,
 		Log:      hclog.New(&hclog.LoggerOptions{Output: testWriter{w}, Level: hclog.Debug}),
 		ViewWait: w.viewWait, ExitPoll: w.exitPoll, Cooling: w.cooling, RestartWait: cmp.Or(w.restartWait, 10*time.Millisecond),

@@ -20,6 +20,7 @@ func (a *actor) launchEnv(p *plan, dir string) ([]string, error) {
 	}
 	row := a.snapshot().Row
 	m.ControlToken = rand.Text() // of this launch: its hooks speak to its own bridge alone
+	m.EventsRequired = a.set.cfg.Policy.EventsRequired
 	m.Seat = &wire.LaunchSeat{
 		Space: a.set.cfg.Space, Name: row.Alias, ID: row.Principal, LifecycleUID: row.UID, Role: row.Role,
 		Connector: row.Agent, Model: row.Model, Cwd: row.Cwd, Instance: a.set.cfg.InstanceID,

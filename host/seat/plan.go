@@ -128,7 +128,7 @@ func (s *Set) plan(ctx context.Context, o order) (*plan, error) {
 	if refused != nil {
 		return nil, refused
 	}
-	on, notice, refused := authz.Events(s.cfg.Policy.Kind(), admin, profile.Events, false, info.Connector.EventChannel)
+	on, notice, refused := authz.Events(s.cfg.Policy.Kind(), admin, profile.Events, s.cfg.Policy.EventsRequired, info.Connector.EventChannel)
 	if refused != nil {
 		return nil, refused
 	}
