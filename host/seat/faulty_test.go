@@ -2,12 +2,18 @@ package seat_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/host/goal"
+	"github.com/cotal-ai/cotal-host/host/persona"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/busy"
@@ -81,6 +87,34 @@ func TestAnExitTooLargeForARowIsRecordedAllTheSame(t *testing.T) {
 	})
 	if x := w.row("loud").Exit; x.Code == nil || *x.Code != 3 || x.Last != "" || !strings.Contains(x.Detail, "too large") {
 		t.Errorf("%+v", x)
+	}
+}
+
+// TestASpawnTooLargeForARowIsTheCallersToMend: it is refused before anything was done, by the field that is too large
+// and the limit, and not as if a later try could help.
+func TestASpawnTooLargeForARowIsTheCallersToMend(t *testing.T) {
+	w := newWorld(t)
+	var channels strings.Builder
+	for i := range 70 {
+		fmt.Fprintf(&channels, "  - c%d%s\n", i, strings.Repeat(".part", 400))
+	}
+	text := "---\nname: big\nagent: command\nallowPublish:\n" + channels.String() + "---\nBig.\n"
+	if err := errors.Join(os.MkdirAll(persona.Dir(w.root), 0o700), os.WriteFile(filepath.Join(persona.Dir(w.root), "big.md"), []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	id := wire.NewID()
+	args := w.args("big", `[{"hang": true}]`)
+	args.Identity = ""
+	_, err := w.spawn(id, args)
+	if e := wire.ErrorFrom(err); e == nil || e.Code != wire.CodeBadRequest || e.Outcome != wire.OutcomeNotExecuted ||
+		!strings.Contains(e.Message, "allowPublish") || !strings.Contains(e.Message, "at most 131072") {
+		t.Errorf("%v", err)
+	}
+	if _, there, err := w.goals.Lookup(goal.KeyOf(w.caller, id)); there || err != nil {
+		t.Errorf("its goal is there: %v, %v", there, err)
+	}
+	if occ := w.set.Occupancy(); occ.Pending+occ.Live != 0 || len(w.set.Rows()) != 0 {
+		t.Errorf("%+v, %v", occ, w.set.Rows())
 	}
 }
 
