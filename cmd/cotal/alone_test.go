@@ -46,10 +46,13 @@ func TestASeatInTmuxIsReachedWithoutItsHost(t *testing.T) {
 	})
 	w.CLI("logs", "mux", "--bytes", "10").Want(2)
 
+	t.Cleanup(func() { _ = seat.SignalExact(server, syscall.SIGCONT) })
 	if err := seat.SignalExact(server, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = seat.SignalExact(server, syscall.SIGCONT) })
+	if err := harness.AwaitStopped(server.PID); err != nil {
+		t.Fatal(err)
+	}
 	s := r.run("attach", "mux")
 	if code, shown := s.wait(); code == 0 || !strings.Contains(shown, "tmux does not answer") || strings.Contains(shown, "attach with tmux") {
 		t.Errorf("attach to a tmux that hangs: exit code %d, %q", code, shown)

@@ -78,7 +78,7 @@ func TestPs_WatchShowsEveryChangeAndOutlivesTheHost(t *testing.T) {
 			t.Errorf("exit code %d: %q", code, tail(shown))
 		}
 	}
-	w.CLI("ps", "--watch", "--all").Want(2)
+	w.CLI("ps", "--watch", "--all", "--on", w.Endpoint().InstanceID).Want(2)
 }
 
 func TestPs_AllAsksEveryHostOfTheSpace(t *testing.T) {

@@ -45,6 +45,13 @@ func TestTwoHostsOfOneSpace(t *testing.T) {
 	watch := worldRig(t, a).run(append([]string{"ps", "--watch", "--json"}, server...)...)
 	watch.see(`"name":"mine"`)
 	watch.see(`"name":"yours"`)
+	all := worldRig(t, a).run("ps", "--all", "--watch", "--json") // in the workspace of one of them
+	all.see(`"name":"mine"`)
+	all.see(`"name":"yours"`)
+	_ = all.cmd.Process.Signal(os.Interrupt)
+	if code, shown := all.wait(); code != 0 {
+		t.Errorf("exit code %d: %q", code, tail(shown))
+	}
 	var row wire.AgentRow
 	of("inspect", "yours", "--json").OK().JSON(&row)
 	if row.InstanceID != b.Endpoint().InstanceID {

@@ -28,7 +28,7 @@ the host does not answer: never an empty list then.
 
 With --all, and with --server without --on, every host of the space is asked. One that is registered and is not
 heard (--timeout) is named, and makes the exit code 5: the list is not complete then. With --watch the list is shown again whenever it changes,
-until Ctrl-C; with --json then, every seat that changed is a line, and one that is gone has the status "gone".`,
+until Ctrl-C, with --all too; with --json then, every seat that changed is a line, and one that is gone has the status "gone".`,
 		Example: "  cotal ps --wide\n  cotal ps --watch\n  cotal ps --json | jq -r 'select(.status == \"running\") | .name'",
 		Args:    cli.NoArgs,
 	}
@@ -37,7 +37,6 @@ until Ctrl-C; with --json then, every seat that changed is a line, and one that 
 	all := cmd.Flags().Bool("all", false, "list the seats of every host of the space")
 	watch := cmd.Flags().BoolP("watch", "w", false, "go on, and show every change")
 	cmd.MarkFlagsMutuallyExclusive("json", "wide")
-	cmd.MarkFlagsMutuallyExclusive("all", "watch")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *all && a.target.On != "" {
 			return cli.Fail(cli.Usage, "--all asks every host, --on one of them; leave one out")
@@ -50,7 +49,7 @@ until Ctrl-C; with --json then, every seat that changed is a line, and one that 
 		defer c.Close()
 		switch {
 		case *watch:
-			return watchSeats(ctx, a, c, *wide, *asJSON)
+			return watchSeats(ctx, a, c, *all, *wide, *asJSON)
 		case *all || c.Instance == "":
 			return psAll(ctx, a, c, *wide, *asJSON)
 		}

@@ -20,9 +20,9 @@ const watchEvery = time.Second
 const statusGone = "gone"
 
 // watchSeats shows the list of seats again and again until it is interrupted, which is no error: the seats of the
-// host that is asked, and where none is, those of every host of the space. A host that does not answer is said to be
+// host that is asked, and with all, or where none is, those of every host of the space. A host that does not answer is said to be
 // silent, and asked again, and its seats stay as they were: a restart ends no watch.
-func watchSeats(ctx context.Context, a *app, c *cli.Client, wide, asJSON bool) error {
+func watchSeats(ctx context.Context, a *app, c *cli.Client, all, wide, asJSON bool) error {
 	v := &seatView{app: a, wide: wide, json: asJSON, screen: !asJSON && a.terminal(), known: map[string][]byte{}}
 	if v.screen {
 		_, _ = fmt.Fprint(a.out, "\x1b[2J") // what is painted has the terminal for itself
@@ -34,7 +34,7 @@ func watchSeats(ctx context.Context, a *app, c *cli.Client, wide, asJSON bool) e
 		var hosts []hostSeats
 		var missing []string
 		var err error
-		if c.Instance == "" {
+		if all || c.Instance == "" {
 			hosts, missing, err = everySeat(ctx, c)
 		} else {
 			one := hostSeats{Instance: c.Instance}

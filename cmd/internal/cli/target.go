@@ -53,8 +53,11 @@ func (t *Target) OnFlag(cmd *cobra.Command) {
 }
 
 // Endpoint says how to reach the host, and which file says so. Errors are ready to be shown and have
-// exit code 3.
+// exit code 3, but for an address with a secret in it, which is a usage error.
 func (t *Target) Endpoint() (wire.Endpoint, string, error) {
+	if strings.Contains(t.Server, "@") { // as cotal-host serve refuses it
+		return wire.Endpoint{}, "", Fail(Usage, "--server: the address has a user, a password or a token before its @, which stands in lists of processes; leave it out, and name the file that holds the token with --token-file or COTAL_TOKEN_FILE")
+	}
 	e, path, err := mesh.FindEndpoint(mesh.FindConfig{Server: t.Server, Space: t.Space, TokenFile: t.TokenFile, Root: t.Root})
 	if err == nil {
 		return e, path, nil

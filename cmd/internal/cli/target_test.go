@@ -51,6 +51,17 @@ func TestAServerThatDoesNotSpeakIsGivenUp(t *testing.T) {
 	}
 }
 
+// A secret in an address stands in the list of processes: it is refused before anything is dialled, not repeated, and
+// the way to give it is named.
+func TestASecretInTheAddressOfAServerIsRefused(t *testing.T) {
+	for _, url := range []string{"nats://ann:s3cr3t@127.0.0.1:1", "nats://s3cr3t@127.0.0.1:1", "127.0.0.1:1,nats://s3cr3t@127.0.0.1:2"} {
+		_, err := (&Target{Server: url, Space: "main"}).Connect(context.Background())
+		if CodeOf(err) != Usage || !strings.Contains(Text(err), "--token-file") || strings.Contains(Text(err), "s3cr3t") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
 // Who gives up is not kept waiting by a server that does not speak.
 func TestAConnectEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
