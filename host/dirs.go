@@ -1,22 +1,18 @@
 package host
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-)
 
-// maxSocketPath is the longest socket path every system we run on can bind, with some room.
-const maxSocketPath = 100
+	"github.com/cotal-ai/cotal-host/sdk/private"
+)
 
 // socketName is as long as the longest name put into the socket directory.
 const socketName = "/seats/0123456789abcdef.sock"
@@ -37,48 +33,19 @@ func seatRoot(flag string) (string, error) {
 	return filepath.Abs(root)
 }
 
-// runtimeDir is where sockets are: the first of the candidates that is short enough to bind in.
+// runtimeDir is where sockets are: the directory of the flag, or the user's own for that.
 func runtimeDir(flag string) (string, error) {
-	candidates := []string{flag}
-	if flag == "" {
-		candidates = nil
-		if xdg := os.Getenv("XDG_RUNTIME_DIR"); xdg != "" {
-			candidates = append(candidates, filepath.Join(xdg, "cotal"))
-		}
-		candidates = append(candidates, filepath.Join(os.TempDir(), "cotal-"+strconv.Itoa(os.Getuid())))
+	switch {
+	case flag == "":
+		return private.RuntimeDir(socketName, nil)
+	case !filepath.IsAbs(flag) || len(flag+socketName) >= private.SocketRoom:
+		return "", fmt.Errorf("no directory for sockets: %s must be absolute and leave a socket path under %d bytes", flag, private.SocketRoom)
 	}
-	for _, dir := range candidates {
-		if filepath.IsAbs(dir) && len(dir)+len(socketName) <= maxSocketPath {
-			return dir, nil
-		}
-	}
-	return "", fmt.Errorf("no directory for sockets: %v must be absolute and leave a socket path under %d bytes; set XDG_RUNTIME_DIR to a short private directory",
-		candidates, maxSocketPath)
+	return flag, nil
 }
 
-// privateDir makes dir, 0700, and refuses one that is a link, another user's, or open to others.
-func privateDir(dir string) error {
-	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
-		return fmt.Errorf("make directory: %w", err)
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("make directory: %w", err)
-	}
-	st, err := os.Lstat(dir)
-	if err != nil {
-		return fmt.Errorf("check directory: %w", err)
-	}
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	switch {
-	case !st.IsDir():
-		return fmt.Errorf("%s is not a directory (a link is not followed there); remove it", dir)
-	case ok && int(sys.Uid) != os.Getuid():
-		return fmt.Errorf("%s belongs to user %d; remove it, or set XDG_RUNTIME_DIR and COTAL_SEAT_ROOT to directories of your own", dir, sys.Uid)
-	case st.Mode().Perm()&0o077 != 0:
-		return fmt.Errorf("%s is open to other users (mode %04o); run: chmod 700 %s", dir, st.Mode().Perm(), dir)
-	}
-	return nil
-}
+// privateDir makes a directory of this user alone, or refuses the one that is there.
+func privateDir(dir string) error { return private.Dir(dir) }
 
 // maxLog is the size at which the log file is set aside; one older file is kept.
 const maxLog = 8 << 20

@@ -8,56 +8,6 @@ import (
 	"testing"
 )
 
-func TestPrivateDirRefusesWhatIsNotOurs(t *testing.T) {
-	base := t.TempDir()
-	open := filepath.Join(base, "open")
-	if err := os.Mkdir(open, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(open, 0o750); err != nil {
-		t.Fatal(err)
-	}
-	link := filepath.Join(base, "link")
-	if err := os.Symlink(open, link); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(base, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	foreign := filepath.Join(base, "foreign")
-	if err := os.Mkdir(foreign, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	cases := map[string]struct{ path, says string }{
-		"open to the group":          {open, "chmod 700"},
-		"a link, even to our own":    {link, "not a directory"},
-		"a file":                     {file, "not a directory"},
-		"a new one is made":          {filepath.Join(base, "new"), ""},
-		"an existing private one":    {filepath.Join(base, "new"), ""},
-		"a new one in a new parent":  {filepath.Join(base, "p", "q"), ""},
-		"another user's (root only)": {foreign, "belongs to user"},
-	}
-	if os.Getuid() == 0 {
-		if err := os.Chown(foreign, 12345, 12345); err != nil {
-			t.Fatal(err)
-		}
-	} else {
-		delete(cases, "another user's (root only)")
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			err := privateDir(c.path)
-			if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), c.path)) {
-				t.Errorf("got %v, want a text with %q and the path", err, c.says)
-			}
-			if st, serr := os.Lstat(c.path); c.says == "" && (serr != nil || st.Mode().Perm() != 0o700) {
-				t.Errorf("mode %v, %v", st.Mode(), serr)
-			}
-		})
-	}
-}
-
 func TestRuntimeDirIsShortOrSaysSo(t *testing.T) {
 	deep := "/" + strings.Repeat("d", 120)
 	t.Setenv("XDG_RUNTIME_DIR", deep)

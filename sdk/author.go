@@ -48,6 +48,36 @@ func DecodeOptions(options map[string]any, into any) error {
 	return nil
 }
 
+// Decode reads the [plugin.config] table into a struct with json tags. A key that the struct does not have is refused, so
+// that a typing error is never taken for no configuration. Errors: ErrInvalid, naming the key and what the plugin takes.
+func (c PluginConfig) Decode(plugin string, into any) error {
+	if len(c.Config) == 0 {
+		return nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(c.Config))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return Errorf(ErrInvalid, "[plugin.config] of %s takes %s: %v", plugin, strings.Join(keys(reflect.TypeOf(into).Elem()), ", "), err)
+	}
+	return nil
+}
+
+// keys are the names of a struct's members in JSON, those of embedded structs included.
+func keys(t reflect.Type) []string {
+	var names []string
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case f.Anonymous && name == "":
+			names = append(names, keys(f.Type)...)
+		case name != "" && name != "-":
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 func typeInWords(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Slice:
@@ -68,7 +98,19 @@ func (r LaunchRequest) Binary(name string) (string, error) {
 	if path := r.Binaries[name]; path != "" {
 		return path, nil
 	}
-	return "", Errorf(ErrNotFound, "the host gave no path for %q; the connector must name it in requires", name)
+	return "", noBinary(name)
+}
+
+// Binary returns the absolute path of an executable that ConnectorFacts.Requires names. Errors: ErrNotFound.
+func (q ModelQuery) Binary(name string) (string, error) {
+	if path := q.Binaries[name]; path != "" {
+		return path, nil
+	}
+	return "", noBinary(name)
+}
+
+func noBinary(name string) error {
+	return Errorf(ErrNotFound, "the host gave no path for %q; the connector must name it in requires", name)
 }
 
 // Getenv returns the value of a variable in a K=V list, the last one when it stands there twice.
@@ -91,4 +133,15 @@ func SetEnv(env []string, set ...string) []string {
 		out = append(out, kv)
 	}
 	return out
+}
+
+// UnsetEnv returns env without the variables of these names; a name that ends in * stands for all that begin so.
+func UnsetEnv(env []string, names ...string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
+		key, _, _ := strings.Cut(kv, "=")
+		return slices.ContainsFunc(names, func(name string) bool {
+			prefix, many := strings.CutSuffix(name, "*")
+			return key == name || many && strings.HasPrefix(key, prefix)
+		})
+	})
 }

@@ -10,7 +10,14 @@ func (ConnectorDefaults) ListModels(context.Context, ModelQuery) (ModelCatalog, 
 	return ModelCatalog{}, Errorf(ErrUnavailable, "this connector has no model catalogue")
 }
 
-// Reap answers that the program leaves nothing behind.
-func (ConnectorDefaults) Reap(context.Context, LeftoverRequest) (ReapReport, error) {
-	return ReapReport{Outcome: ReapAbsent, Evidence: []string{"the program keeps nothing outside its seat"}}, nil
+// Reap answers that the program leaves nothing behind. It removes the sockets that a bridge which was killed has left
+// outside of the seat's directory (sdk/private). Errors: ErrUnproven.
+func (ConnectorDefaults) Reap(_ context.Context, req LeftoverRequest) (ReapReport, error) {
+	var left Leftovers
+	left.Say("the program keeps nothing outside its seat")
+	if req.Dir == "" {
+		return left.Report(), nil
+	}
+	err := left.RemoveSockets(req.Dir)
+	return left.Report(), err
 }

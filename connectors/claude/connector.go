@@ -10,7 +10,6 @@ package claude
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,6 +19,8 @@ import (
 
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/bridge/cmdline"
+	"github.com/cotal-ai/cotal-host/sdk/kept"
+	"github.com/cotal-ai/cotal-host/sdk/private"
 )
 
 // The program's facts.
@@ -79,11 +80,11 @@ func Info() sdk.Info {
 
 // Connector implements sdk.Connector and sdk.Configurer.
 type Connector struct {
-	bundleDir    string
-	stateDir     string
-	seatRoot     string
-	bridgeSHA256 string     // hex; empty: not checked
-	euid         func() int // os.Geteuid where it is nil
+	bridge   cmdline.Bundle
+	stateDir string
+	seatRoot string
+	bounds   kept.Bounds
+	euid     func() int // os.Geteuid where it is nil
 }
 
 var (
@@ -91,20 +92,22 @@ var (
 	_ sdk.Configurer = (*Connector)(nil)
 )
 
-// Configure takes bridge_sha256 from [plugin.config]: the digest of cotal-bridge in the bundle directory, checked
-// before each launch.
+// config is [plugin.config]: of the bridge, and how many sessions are kept.
+type config struct {
+	cmdline.Config
+	kept.Bounds
+}
+
+// Configure takes [plugin.config].
 func (c *Connector) Configure(_ context.Context, cfg sdk.PluginConfig) error {
-	var in struct {
-		BridgeSHA256 string `json:"bridge_sha256"`
+	var in config
+	if err := cfg.Decode("claude", &in); err != nil {
+		return err
 	}
-	if len(cfg.Config) > 0 {
-		dec := json.NewDecoder(strings.NewReader(string(cfg.Config)))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&in); err != nil {
-			return sdk.Errorf(sdk.ErrInvalid, "[plugin.config] of claude takes bridge_sha256 alone: %v", err)
-		}
+	if err := in.Bounds.Check(); err != nil {
+		return sdk.Errorf(sdk.ErrInvalid, "[plugin.config] of claude: %v", err)
 	}
-	c.bundleDir, c.stateDir, c.seatRoot, c.bridgeSHA256 = cfg.BundleDir, cfg.StateDir, cfg.SeatRoot, strings.ToLower(in.BridgeSHA256)
+	c.bridge, c.bounds, c.stateDir, c.seatRoot = in.Config.In(cfg.BundleDir), in.Bounds, cfg.StateDir, cfg.SeatRoot
 	return nil
 }
 
@@ -131,10 +134,10 @@ func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.L
 	if err := checkVersion(l.binary); err != nil {
 		return sdk.LaunchSpec{}, err
 	}
-	if l.bridge, err = cmdline.Find(c.bundleDir, c.bridgeSHA256, req.BaseEnv); err != nil {
+	if l.bridge, err = c.bridge.Find(req.BaseEnv); err != nil {
 		return sdk.LaunchSpec{}, err
 	}
-	if l.shared, err = readShared(req.Dir); err != nil {
+	if l.shared, err = req.MCPServers(serverName); err != nil {
 		return sdk.LaunchSpec{}, err
 	}
 	l.cwd = canonical(req.Cwd)
@@ -151,25 +154,19 @@ func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.L
 
 // checkRequest is the backstop behind the host's checks of the declared facts.
 func checkRequest(req sdk.LaunchRequest) error {
+	if err := Info().CheckLaunch(req); err != nil {
+		return err
+	}
+	if err := req.CheckSession(sessionID, "session of Claude Code; its ids look like 3f0c1c4e-8a55-4a0c-9d0a-2f6b1c8e7d90, and `claude --resume` lists yours"); err != nil {
+		return err
+	}
 	switch {
-	case len(req.SessionIDs) < 1:
-		return sdk.Errorf(sdk.ErrInvalid, "connector claude needs one session id minted by the host")
-	case req.Resume != "" && req.Continue != "":
-		return sdk.Errorf(sdk.ErrInvalid, "resume and continueSession exclude each other: fork a session, or reopen it")
-	case req.Resume != "" && !sessionID.MatchString(req.Resume):
-		return sdk.Errorf(sdk.ErrInvalid, "resume %q is no session of Claude Code; its ids look like 3f0c1c4e-8a55-4a0c-9d0a-2f6b1c8e7d90, and `claude --resume` lists yours", req.Resume)
-	case req.Continue != "" && !sessionID.MatchString(req.Continue):
-		return sdk.Errorf(sdk.ErrInvalid, "continueSession %q is no session of Claude Code; its ids look like 3f0c1c4e-8a55-4a0c-9d0a-2f6b1c8e7d90", req.Continue)
 	case strings.Contains(req.Model, "/") && !strings.HasPrefix(req.Model, "arn:"):
 		return sdk.Errorf(sdk.ErrInvalid, "model %q names a provider, and Claude Code takes the model alone, as in sonnet or claude-sonnet-4-5; `cotal models --agent claude` lists them", req.Model)
 	case req.Model != "" && !strings.HasPrefix(req.Model, "arn:") && !modelID.MatchString(req.Model):
 		return sdk.Errorf(sdk.ErrInvalid, "model %q is none; `cotal models --agent claude` lists them", req.Model)
 	case req.Variant != "" && !slices.Contains(efforts, req.Variant):
 		return sdk.Errorf(sdk.ErrInvalid, "variant %q is no effort of Claude Code: %s", req.Variant, strings.Join(efforts, ", "))
-	case req.Prompt != "" && strings.TrimSpace(req.Prompt) == "":
-		return sdk.Errorf(sdk.ErrInvalid, "the prompt is blank")
-	case strings.Contains(req.Prompt, "\x00"):
-		return sdk.Errorf(sdk.ErrInvalid, "the prompt holds a NUL byte")
 	case len(req.Prompt) > maxArgPrompt:
 		return sdk.Errorf(sdk.ErrInvalid, "the prompt has %d bytes and Claude Code is started with at most %d; put it into a file and name that, or send it with cotal input", len(req.Prompt), maxArgPrompt)
 	}
@@ -196,9 +193,9 @@ type launch struct {
 	bridge     cmdline.Bridge
 	session    string // of the new session
 	persona    string
-	cwd        string                     // canonical
-	shared     map[string]json.RawMessage // MCP servers that are shared with the seat
-	transcript string                     // of the session that is forked or reopened
+	cwd        string // canonical
+	shared     map[string]sdk.MCPServer
+	transcript string // of the session that is forked or reopened
 }
 
 func (l launch) path(elem ...string) string {
@@ -258,14 +255,14 @@ func (l launch) write() error {
 		}
 	}
 	if l.persona != "" {
-		if err := os.WriteFile(l.path(personaFile), []byte(l.persona+"\n"), 0o600); err != nil {
-			return fmt.Errorf("write persona: %w", err)
+		if err := private.WriteFile(l.path(personaFile), []byte(l.persona+"\n")); err != nil {
+			return err
 		}
 	}
-	if err := writeJSON(l.path(settingsFile), l.settings()); err != nil {
+	if err := private.WriteJSON(l.path(settingsFile), l.settings()); err != nil {
 		return err
 	}
-	if err := writeJSON(l.path(mcpFile), l.servers()); err != nil {
+	if err := private.WriteJSON(l.path(mcpFile), l.servers()); err != nil {
 		return err
 	}
 	if l.home() == "" {
@@ -277,18 +274,7 @@ func (l launch) write() error {
 	if l.transcript == "" {
 		return nil
 	}
-	return copyFile(l.transcript, l.path(homeDir, "projects", projectDir(l.cwd), filepath.Base(l.transcript)))
-}
-
-func writeJSON(path string, v any) error {
-	data, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", filepath.Base(path), err)
-	}
-	if err := os.WriteFile(path, append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
-	}
-	return nil
+	return copySession(l.transcript, l.path(homeDir, "projects", projectDir(l.cwd), filepath.Base(l.transcript)))
 }
 
 // canonical is a path as the program names it: it looks up whether a directory is trusted under its real path.

@@ -91,7 +91,7 @@ func TestTheBridgeMustBeTheBundles(t *testing.T) {
 func TestASharedServerThatIsNoneIsRefused(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"one with the bridge's name":          {`{"mcpServers":{"cotal":{"command":"/bin/true"}}}`, `"cotal"`},
-		"one without command and url":         {`{"mcpServers":{"files":{"args":["x"]}}}`, `"files" has neither`},
+		"one without command and url":         {`{"mcpServers":{"files":{"args":["x"]}}}`, `"files": it has neither`},
 		"one whose command is a list":         {`{"mcpServers":{"files":{"command":["x"]}}}`, `"files"`},
 		"a file that is no JSON":              {`{`, "mcp-servers.json"},
 		"a file that is larger than any such": {`{"mcpServers":{}}` + strings.Repeat(" ", 2<<20), "mcp-servers.json"},

@@ -45,11 +45,7 @@ var envAllow = []string{
 
 // environment is the complete environment of the seat.
 func (l launch) environment() []string {
-	env := sdk.SetEnv(l.req.BaseEnv, "COTAL_SPACE="+l.req.Space, "COTAL_NAME="+l.req.Name)
-	if l.req.Role != "" {
-		env = sdk.SetEnv(env, "COTAL_ROLE="+l.req.Role)
-	}
-	env = sdk.SetEnv(env,
+	env := l.req.Environment(
 		"DISABLE_AUTOUPDATER=1", // a seat runs what was checked
 		"CLAUDE_CODE_TMPDIR="+l.path(tmpDir),
 	)

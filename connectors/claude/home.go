@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/private"
 	"github.com/cotal-ai/cotal-host/sdk/program"
 )
 
@@ -42,7 +43,7 @@ func (l launch) furnish() error {
 	if key := sdk.Getenv(l.req.BaseEnv, apiKey); key != "" {
 		config["customApiKeyResponses"] = map[string][]string{"approved": {key[max(0, len(key)-keyEnd):]}, "rejected": {}}
 	}
-	if err := writeJSON(l.path(homeDir, configFile), config); err != nil {
+	if err := private.WriteJSON(l.path(homeDir, configFile), config); err != nil {
 		return err
 	}
 	user := userDir(l.req.BaseEnv)
@@ -80,28 +81,4 @@ func aboutUser(path string) map[string]json.RawMessage {
 	}
 	maps.DeleteFunc(all, func(name string, _ json.RawMessage) bool { return !slices.Contains(about, name) })
 	return all
-}
-
-// readShared reads the MCP servers that are shared with the seat.
-func readShared(dir string) (map[string]json.RawMessage, error) {
-	path := filepath.Join(dir, sdk.MCPServersFile)
-	data, err := program.ReadFile(path, maxSmallFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, sdk.Errorf(sdk.ErrInvalid, "read shared MCP servers: %v", err)
-	}
-	var in struct {
-		Servers map[string]json.RawMessage `json:"mcpServers"`
-	}
-	if err := json.Unmarshal(data, &in); err != nil {
-		return nil, sdk.Errorf(sdk.ErrInvalid, "read shared MCP servers: %s: %v", path, err)
-	}
-	for _, name := range slices.Sorted(maps.Keys(in.Servers)) {
-		if err := checkServer(name, in.Servers[name]); err != nil {
-			return nil, err
-		}
-	}
-	return in.Servers, nil
 }

@@ -19,8 +19,6 @@ import (
 const (
 	// modelsTimeout bounds a catalogue; it takes a second on an idle machine.
 	modelsTimeout = 30 * time.Second
-	// modelsWaitDelay bounds the wait for output pipes that a grandchild still holds.
-	modelsWaitDelay = time.Second
 	// maxCatalogue bounds the output read; it is some 50 KiB.
 	maxCatalogue = 8 << 20
 )
@@ -35,15 +33,13 @@ const initialize = `{"type":"control_request","request_id":"models","request":{"
 // Errors: ErrNotFound (no binary), ErrUnsupported (its version), ErrUnavailable (it failed, took too long or printed
 // too much).
 func (c *Connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.ModelCatalog, error) {
-	binary := q.Binaries[binaryName]
-	if binary == "" {
-		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrNotFound, "the host gave no path for %q", binaryName)
+	binary, err := q.Binary(binaryName)
+	if err != nil {
+		return sdk.ModelCatalog{}, err
 	}
 	if err := checkVersion(binary); err != nil {
 		return sdk.ModelCatalog{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, modelsTimeout)
-	defer cancel()
 	dir, err := os.MkdirTemp(c.stateDir, "models-")
 	if err != nil {
 		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "make temporary directory: %v", err)
@@ -58,28 +54,19 @@ func (c *Connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.Model
 	}
 	cmd := exec.Command(binary, "--print", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose",
 		"--strict-mcp-config", "--permission-mode", "default", "--no-session-persistence")
-	cmd.Dir = dir
-	for _, kv := range l.environment() {
-		if !strings.HasPrefix(kv, "COTAL_") {
-			cmd.Env = append(cmd.Env, kv)
-		}
+	cmd.Dir, cmd.Env, cmd.Stdin = dir, sdk.UnsetEnv(l.environment(), "COTAL_*"), strings.NewReader(initialize)
+	said, err := program.Question{Cmd: cmd, Name: filepath.Base(binary), Limit: modelsTimeout, Max: maxCatalogue}.Ask(ctx)
+	var ended *program.EndError
+	if err != nil && !errors.As(err, &ended) {
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "%v", err)
 	}
-	out, stderr := &program.Output{Max: maxCatalogue}, &program.Output{Max: 64 << 10}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = strings.NewReader(initialize), out, stderr, modelsWaitDelay
-	err = program.Run(ctx, cmd)
-	switch {
-	case ctx.Err() != nil:
-		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "%s gave no answer in time: %v", filepath.Base(binary), ctx.Err())
-	case out.Over():
-		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "%s printed more than %d MiB", filepath.Base(binary), maxCatalogue>>20)
-	}
-	models, perr := parseModels(out.Bytes())
-	if perr != nil {
+	models, err := parseModels(said.Out)
+	if err != nil {
 		// Whatever it ended with, a complete answer counts; without one, how it ended says most.
-		if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-			perr = fmt.Errorf("%w: %s", err, stderr.LastLine())
+		if ended != nil {
+			err = ended
 		}
-		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "ask %s for its models: %v", filepath.Base(binary), perr)
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "ask %s for its models: %v", filepath.Base(binary), err)
 	}
 	return sdk.ModelCatalog{Source: "Claude Code (" + filepath.Base(binary) + ")", Models: models}, nil
 }

@@ -25,11 +25,11 @@ func readOptions(given map[string]any) (options, error) {
 	if err := sdk.DecodeOptions(given, &opt); err != nil {
 		return options{}, err
 	}
-	if opt.Permissions != permissionsAsk && opt.Permissions != permissionsAllow {
-		return options{}, sdk.Errorf(sdk.ErrInvalid, "launchOptions.permissions is ask or allow, not %q", opt.Permissions)
+	if err := sdk.OneOf("permissions", opt.Permissions, permissionsAsk, permissionsAllow); err != nil {
+		return options{}, err
 	}
-	if opt.Config != configSeat && opt.Config != configUser {
-		return options{}, sdk.Errorf(sdk.ErrInvalid, "launchOptions.config is seat or user, not %q", opt.Config)
+	if err := sdk.OneOf("config", opt.Config, configSeat, configUser); err != nil {
+		return options{}, err
 	}
 	return opt, nil
 }

@@ -4,70 +4,79 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/kept"
 	"github.com/cotal-ai/cotal-host/sdk/program"
 )
 
 // Reap keeps the seat's sessions where they can be resumed, and removes what the program leaves: the seat's
 // configuration directory, and the socket of a process that was killed. Background commands of the agent have
 // sessions of their own and outlive a killed program; the runtime ends them before this is called, and one that is
-// still there is an error.
+// still there is an error. Then it prunes what is kept.
 //
 // Errors: ErrUnproven (a process of the seat is still there, or its sessions could not be kept; nothing was removed).
 func (c *Connector) Reap(_ context.Context, req sdk.LeftoverRequest) (sdk.ReapReport, error) {
-	report := sdk.ReapReport{Outcome: sdk.ReapAbsent}
-	say := func(format string, args ...any) {
-		report.Evidence = append(report.Evidence, fmt.Sprintf(format, args...))
-	}
+	var left sdk.Leftovers
 	if req.Dir == "" {
-		say("no directory given: nothing of a launch can be left in one")
-		return report, nil
+		left.Say("no directory given: nothing of a launch can be left in one")
+		return left.Report(), nil
 	}
 	home := filepath.Join(req.Dir, homeDir)
-	for _, p := range processes(home) {
+	found := processes(home)
+	for _, p := range found {
 		if alive(p.PID, home) {
-			return report, &sdk.Error{
-				Code: sdk.ErrUnproven, Outcome: sdk.OutcomeNotExecuted, Retryable: true,
-				Detail: fmt.Sprintf("Claude Code still lives as process %d", p.PID),
-			}
+			return left.Report(), sdk.StillThere("Claude Code still lives as process %d", p.PID)
 		}
-		say("process %d of session %s is gone", p.PID, p.Session)
+		left.Say("process %d of session %s is gone", p.PID, p.Session)
 		// Removed by the program when it ends by itself. The name is its process id, which may be another's by now.
 		if want := strconv.Itoa(p.PID) + ".sock"; filepath.Base(p.Socket) == want && gone(p.PID) && removeSocket(p.Socket) {
-			report.Outcome = sdk.ReapExited
-			report.Removed = append(report.Removed, p.Socket)
+			left.Removed(p.Socket)
 		}
 	}
-	kept, err := keep(home, req.WorkspaceRoot)
-	if err != nil {
-		return report, &sdk.Error{Code: sdk.ErrUnproven, Outcome: sdk.OutcomeUnknown, Retryable: true, Detail: err.Error()}
+	if len(found) == 0 {
+		left.Say("no process has left a record in %s", home)
 	}
-	for _, path := range kept {
-		say("session %s is kept in %s", strings.TrimSuffix(filepath.Base(path), ".jsonl"), filepath.Dir(path))
+	copied, err := keep(home, req.WorkspaceRoot)
+	if err != nil {
+		return left.Report(), sdk.Unfinished("%v", err)
+	}
+	for _, path := range copied {
+		left.Say("session %s is kept in %s", strings.TrimSuffix(filepath.Base(path), ".jsonl"), filepath.Dir(path))
 	}
 	for _, name := range []string{homeDir, tmpDir, personaFile, settingsFile, mcpFile} {
-		path := filepath.Join(req.Dir, name)
-		if _, err := os.Lstat(path); err != nil {
-			continue
+		if err := left.Remove(filepath.Join(req.Dir, name)); err != nil {
+			return left.Report(), err
 		}
-		if err := os.RemoveAll(path); err != nil {
-			return report, &sdk.Error{Code: sdk.ErrUnproven, Outcome: sdk.OutcomeUnknown, Retryable: true, Detail: fmt.Sprintf("remove leftover: %v", err)}
-		}
-		report.Outcome = sdk.ReapExited
-		report.Removed = append(report.Removed, path)
 	}
-	if len(report.Evidence) == 0 {
-		say("no process has left a record in %s", home)
+	if err := left.RemoveSockets(req.Dir); err != nil {
+		return left.Report(), err
 	}
-	return report, nil
+	c.prune(req.WorkspaceRoot, &left)
+	return left.Report(), nil
+}
+
+// prune bounds what is kept. A live seat needs none of it, since it has copies of its own; one that is about to go on
+// with its session has just renewed it. What could not be removed is for the next time.
+func (c *Connector) prune(workspace string, left *sdk.Leftovers) {
+	if workspace == "" {
+		return
+	}
+	dir := keptDir(workspace)
+	pruned, err := c.bounds.Prune(dir, time.Now(), nil, kept.Pattern(dir, "*", "*.jsonl"))
+	if len(pruned) > 0 {
+		left.Say("%d sessions that were kept in %s are removed: they were too old, or too many", len(pruned), dir)
+	}
+	if err != nil {
+		left.Say("%v", err)
+	}
 }
 
 // process is what the program writes of itself while it runs.
@@ -78,7 +87,7 @@ type process struct {
 }
 
 func processes(home string) []process {
-	files, _ := filepath.Glob(filepath.Join(escapeGlob(home), "sessions", "*.json"))
+	files, _ := filepath.Glob(kept.Pattern(home, "sessions", "*.json"))
 	var all []process
 	for _, file := range files {
 		data, err := program.ReadFile(file, maxSmallFile)

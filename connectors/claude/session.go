@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/kept"
+	"github.com/cotal-ai/cotal-host/sdk/private"
 	"github.com/cotal-ai/cotal-host/sdk/program"
 )
 
@@ -67,7 +69,7 @@ func (c *Connector) find(id string, l launch) (string, error) {
 	var best string
 	var at time.Time
 	for _, dir := range dirs {
-		found, _ := filepath.Glob(filepath.Join(escapeGlob(dir), "*", id+".jsonl"))
+		found, _ := filepath.Glob(kept.Pattern(dir, "*", id+".jsonl"))
 		for _, path := range found {
 			st, err := os.Stat(path)
 			if err != nil || !st.Mode().IsRegular() || strings.HasPrefix(path, own+string(filepath.Separator)) {
@@ -100,7 +102,7 @@ func (c *Connector) sessionDirs(l launch) []string {
 			dirs = append(dirs, keptDir(l.req.WorkspaceRoot))
 		}
 		if c.seatRoot != "" {
-			live, _ := filepath.Glob(filepath.Join(escapeGlob(c.seatRoot), "*", escapeGlob(filepath.Base(l.req.Dir)), homeDir, "projects"))
+			live, _ := filepath.Glob(kept.Pattern(c.seatRoot, "*", kept.Literal(filepath.Base(l.req.Dir)), homeDir, "projects"))
 			dirs = append(dirs, live...)
 		}
 	}
@@ -135,49 +137,27 @@ func cwdOf(path string) (string, error) {
 	}
 }
 
-// copyFile copies a file so that at any time there is the old one or the whole new one. The copy is as old as its
+// copySession copies a session so that at any time there is the old one or the whole new one. The copy is as old as its
 // source: of several the latest counts, and a copy that nobody went on with must not win. Both ends are this user's.
-func copyFile(from, to string) error {
+func copySession(from, to string) error {
 	in, err := program.Open(from)
 	if err != nil {
 		return fmt.Errorf("copy session: %w", err)
 	}
 	defer in.Close()
-	st, err := in.Stat() // before it is read: what is written meanwhile is later than the copy
-	if err != nil {
-		return fmt.Errorf("copy session: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
-		return fmt.Errorf("copy session: %w", err)
-	}
-	out, err := os.CreateTemp(filepath.Dir(to), ".copy-*") // 0600
-	if err != nil {
-		return fmt.Errorf("copy session: %w", err)
-	}
-	_, err = io.Copy(out, in)
-	if cerr := out.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Chtimes(out.Name(), time.Time{}, st.ModTime())
-	}
-	if err == nil {
-		err = os.Rename(out.Name(), to)
-	}
-	if err != nil {
-		_ = os.Remove(out.Name())
+	if err := private.CopyFile(in, to); err != nil {
 		return fmt.Errorf("copy session: %w", err)
 	}
 	return nil
 }
 
 // keep copies the sessions of a seat to where they are found when it is gone. A session that is there already and is
-// not older is left as it is.
-func keep(home, workspace string) (kept []string, err error) {
+// not older is left as it is, but for its time among those that are kept.
+func keep(home, workspace string) (copied []string, err error) {
 	if workspace == "" {
 		return nil, nil
 	}
-	found, err := filepath.Glob(filepath.Join(escapeGlob(home), "projects", "*", "*.jsonl"))
+	found, err := filepath.Glob(kept.Pattern(home, "projects", "*", "*.jsonl"))
 	if err != nil {
 		return nil, err
 	}
@@ -191,50 +171,22 @@ func keep(home, workspace string) (kept []string, err error) {
 			continue
 		}
 		to := filepath.Join(keptDir(workspace), filepath.Base(filepath.Dir(path)), name)
-		if have, err := os.Stat(to); err == nil && !have.ModTime().Before(from.ModTime()) {
+		switch have, err := os.Stat(to); {
+		case err == nil && !have.ModTime().Before(from.ModTime()):
+			if err := kept.Renew(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return copied, err
+			}
 			continue
-		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return kept, fmt.Errorf("keep session: %w", err)
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			return copied, fmt.Errorf("keep session: %w", err)
 		}
-		if err := ignore(filepath.Dir(keptDir(workspace))); err != nil {
-			return kept, err
+		if err := kept.Ignore(filepath.Dir(keptDir(workspace))); err != nil {
+			return copied, err
 		}
-		if err := copyFile(path, to); err != nil {
-			return kept, err
+		if err := copySession(path, to); err != nil {
+			return copied, err
 		}
-		kept = append(kept, to)
+		copied = append(copied, to)
 	}
-	return kept, nil
-}
-
-// ignore has git pass over a directory of conversations, which may hold secrets. A file that is there is the user's.
-func ignore(dir string) error {
-	path := filepath.Join(dir, ".gitignore")
-	if _, err := os.Lstat(path); err == nil {
-		return nil
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("keep session: %w", err)
-	}
-	tmp, err := os.CreateTemp(dir, ".gitignore-*")
-	if err != nil {
-		return fmt.Errorf("keep session: %w", err)
-	}
-	_, err = tmp.WriteString("*\n")
-	if cerr := tmp.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(tmp.Name())
-		return fmt.Errorf("keep session: %w", err)
-	}
-	return nil
-}
-
-// escapeGlob makes a path stand for itself in a pattern.
-func escapeGlob(path string) string {
-	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
+	return copied, nil
 }

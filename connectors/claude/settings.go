@@ -1,10 +1,8 @@
 package claude
 
 import (
-	"encoding/json"
 	"path/filepath"
 
-	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/bridge/cmdline"
 )
 
@@ -101,7 +99,7 @@ func (l launch) statusFile() string {
 func (l launch) servers() any {
 	all := map[string]any{}
 	for name, server := range l.shared {
-		all[name] = server
+		all[name] = server.Raw
 	}
 	argv := l.bridge.MCP("--status-file", l.statusFile())
 	all[serverName] = map[string]any{
@@ -109,24 +107,4 @@ func (l launch) servers() any {
 		"alwaysLoad": true, // else the program shows their names alone and has the agent look for the rest
 	}
 	return map[string]any{"mcpServers": all}
-}
-
-// mcpServer is what is looked at of a shared server; the rest goes to the program as it stands.
-type mcpServer struct {
-	Command string `json:"command"`
-	URL     string `json:"url"`
-}
-
-// checkServer says what makes a shared server none.
-func checkServer(name string, raw json.RawMessage) error {
-	var s mcpServer
-	switch err := json.Unmarshal(raw, &s); {
-	case err != nil:
-		return sdk.Errorf(sdk.ErrInvalid, "shared MCP server %q: %v", name, err)
-	case name == serverName:
-		return sdk.Errorf(sdk.ErrInvalid, "a shared MCP server must not be named %q: that is the bridge", name)
-	case s.Command == "" && s.URL == "":
-		return sdk.Errorf(sdk.ErrInvalid, "shared MCP server %q has neither a command nor a url", name)
-	}
-	return nil
 }

@@ -1,10 +1,7 @@
 package claude
 
 import (
-	"encoding/json"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -12,30 +9,18 @@ import (
 )
 
 // oldest is the first version with everything that these launches use.
-var oldest = [3]int{2, 1, 197}
-
-var threeNumbers = regexp.MustCompile(`^(\d+)\.(\d+)\.(\d+)$`)
+var oldest = program.Version{2, 1, 197}
 
 // checkVersion refuses versions that are known not to work. BuildLaunch starts no process, so the version is read
 // from the package.json of the npm package that the executable belongs to, or from its name where the program's own
 // installer put it. An executable that tells neither is accepted: it says itself what is wrong.
 func checkVersion(binary string) error {
-	version := versionOf(binary)
-	m := threeNumbers.FindStringSubmatch(version)
-	if m == nil {
+	version, ok := program.ParseVersion(versionOf(binary))
+	if !ok || !version.Less(oldest) {
 		return nil
 	}
-	for i, least := range oldest {
-		n, err := strconv.Atoi(m[i+1])
-		if err != nil || n > least {
-			return nil
-		}
-		if n < least {
-			return sdk.Errorf(sdk.ErrUnsupported, "%s is Claude Code %s; this connector supports it from %d.%d.%d on (tested with %s): npm install -g %s@%s",
-				binary, version, oldest[0], oldest[1], oldest[2], tested, packageName, tested)
-		}
-	}
-	return nil
+	return sdk.Errorf(sdk.ErrUnsupported, "%s is Claude Code %s; this connector supports it from %s on (tested with %s): npm install -g %s@%s",
+		binary, version, oldest, tested, packageName, tested)
 }
 
 // versionOf finds the version of an executable, through symbolic links; "" when nothing says it.
@@ -44,23 +29,9 @@ func versionOf(binary string) string {
 	if err != nil {
 		return ""
 	}
-	if base := filepath.Base(path); threeNumbers.MatchString(base) && filepath.Base(filepath.Dir(path)) == "versions" {
-		return base
+	if _, ok := program.ParseVersion(filepath.Base(path)); ok && filepath.Base(filepath.Dir(path)) == "versions" {
+		return filepath.Base(path)
 	}
-	for range 3 { // <package>/bin/claude, or one level deeper
-		path = filepath.Dir(path)
-		data, err := program.ReadFile(filepath.Join(path, "package.json"), maxSmallFile)
-		if err != nil {
-			continue
-		}
-		var pkg struct {
-			Name    string `json:"name"`
-			Version string `json:"version"`
-		}
-		if json.Unmarshal(data, &pkg) == nil && strings.HasPrefix(pkg.Name, packageName) {
-			return pkg.Version
-		}
-		return "" // somebody else's package: a wrapper of the user's
-	}
-	return ""
+	_, version := program.NPMPackage(path, func(name string) bool { return strings.HasPrefix(name, packageName) })
+	return version
 }

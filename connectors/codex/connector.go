@@ -13,15 +13,15 @@ package codex
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 
 	"github.com/cotal-ai/cotal-host/connectors/codex/plan"
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/kept"
+	"github.com/cotal-ai/cotal-host/sdk/private"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -77,13 +77,8 @@ func Info() sdk.Info {
 
 // Connector implements sdk.Connector and sdk.Configurer.
 type Connector struct {
-	cfg config
-}
-
-type config struct {
-	bundleDir      string
-	stateDir       string
-	launcherSHA256 string // hex; empty: not checked
+	bundleDir, stateDir, seatRoot string
+	config                        config
 }
 
 var (
@@ -91,21 +86,30 @@ var (
 	_ sdk.Configurer = (*Connector)(nil)
 )
 
-// Configure takes launcher_sha256 from [plugin.config]: the digest of cotal-codex-seat in the bundle directory,
-// checked before each launch.
+// config is [plugin.config].
+type config struct {
+	// LauncherSHA256 is the digest of cotal-codex-seat in the bundle directory, in hex, checked before each launch;
+	// empty: it is not.
+	LauncherSHA256 string `json:"launcher_sha256"`
+	kept.Bounds
+}
+
+// Configure takes [plugin.config].
 func (c *Connector) Configure(_ context.Context, cfg sdk.PluginConfig) error {
-	var in struct {
-		LauncherSHA256 string `json:"launcher_sha256"`
+	var in config
+	if err := cfg.Decode("codex", &in); err != nil {
+		return err
 	}
-	if len(cfg.Config) > 0 {
-		dec := json.NewDecoder(strings.NewReader(string(cfg.Config)))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&in); err != nil {
-			return sdk.Errorf(sdk.ErrInvalid, "[plugin.config] of codex takes launcher_sha256 alone: %v", err)
-		}
+	if err := in.Bounds.Check(); err != nil {
+		return sdk.Errorf(sdk.ErrInvalid, "[plugin.config] of codex: %v", err)
 	}
-	c.cfg = config{bundleDir: cfg.BundleDir, stateDir: cfg.StateDir, launcherSHA256: strings.ToLower(in.LauncherSHA256)}
+	c.bundleDir, c.stateDir, c.seatRoot, c.config = cfg.BundleDir, cfg.StateDir, cfg.SeatRoot, in
 	return nil
+}
+
+// launcher returns the path of the launcher and checks that it is the one of this bundle.
+func (c *Connector) launcher() (string, error) {
+	return sdk.BundledProgram(c.bundleDir, launcherName, "launcher_sha256", c.config.LauncherSHA256)
 }
 
 var (
@@ -158,55 +162,35 @@ func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.L
 	if err := os.Mkdir(home, 0o700); err != nil && !os.IsExist(err) {
 		return sdk.LaunchSpec{}, fmt.Errorf("make home directory: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(home, "config.toml"), settings, 0o600); err != nil {
-		return sdk.LaunchSpec{}, fmt.Errorf("write configuration: %w", err)
-	}
-	if err := writeJSON(filepath.Join(req.Dir, planFile), p); err != nil {
+	if err := private.WriteFile(filepath.Join(home, "config.toml"), settings); err != nil {
 		return sdk.LaunchSpec{}, err
 	}
-	return sdk.LaunchSpec{Path: seat, Args: []string{filepath.Join(req.Dir, planFile)}, Env: environment(req, home)}, nil
+	if err := private.WriteJSON(filepath.Join(req.Dir, planFile), p); err != nil {
+		return sdk.LaunchSpec{}, err
+	}
+	return sdk.LaunchSpec{Path: seat, Args: []string{filepath.Join(req.Dir, planFile)}, Env: req.Environment("CODEX_HOME=" + home)}, nil
 }
 
 // checkRequest is the backstop behind the host's checks of the declared facts.
 func checkRequest(req sdk.LaunchRequest) error {
+	if err := Info().CheckLaunch(req); err != nil {
+		return err
+	}
+	if err := req.CheckSession(sessionID, "Codex session; an id looks like 0199a213-81c0-7800-8aa1-bbab2a035a53 and is shown by /status"); err != nil {
+		return err
+	}
+	for _, name := range []string{plan.APISocket, plan.ToolsSocket} {
+		if _, err := private.SocketPath(req.Dir, name, func(key string) string { return sdk.Getenv(req.BaseEnv, key) }); err != nil {
+			return sdk.Errorf(sdk.ErrInvalid, "%v", err)
+		}
+	}
 	switch {
-	case req.Resume != "" && req.Continue != "":
-		return sdk.Errorf(sdk.ErrInvalid, "resume and continueSession exclude each other: fork a session, or reopen it")
-	case req.Resume != "" && !sessionID.MatchString(req.Resume):
-		return sdk.Errorf(sdk.ErrInvalid, "resume %q is no Codex session; an id looks like 0199a213-81c0-7800-8aa1-bbab2a035a53 and is shown by /status", req.Resume)
-	case req.Continue != "" && !sessionID.MatchString(req.Continue):
-		return sdk.Errorf(sdk.ErrInvalid, "continueSession %q is no Codex session; an id looks like 0199a213-81c0-7800-8aa1-bbab2a035a53 and is shown by /status", req.Continue)
 	case req.Model != "" && !modelID.MatchString(req.Model):
 		return sdk.Errorf(sdk.ErrInvalid, "model %q must be one word, as `cotal models --agent codex` lists them", req.Model)
 	case req.Variant != "" && !effort.MatchString(req.Variant):
 		return sdk.Errorf(sdk.ErrInvalid, "variant %q must be a reasoning effort such as low, medium or high", req.Variant)
-	case req.Prompt != "" && strings.TrimSpace(req.Prompt) == "":
-		return sdk.Errorf(sdk.ErrInvalid, "the prompt is blank")
-	case strings.Contains(req.Prompt, "\x00"):
-		return sdk.Errorf(sdk.ErrInvalid, "the prompt holds a NUL byte")
 	case sdk.Getenv(req.BaseEnv, wire.LaunchMaterialEnv) == "":
 		return sdk.Errorf(sdk.ErrInvalid, "the host gave no launch material (%s): a seat of Codex is on the mesh", wire.LaunchMaterialEnv)
-	}
-	return nil
-}
-
-// environment is the complete environment of the seat. It holds no secret but the provider keys that the
-// operator has in his own.
-func environment(req sdk.LaunchRequest, home string) []string {
-	env := sdk.SetEnv(req.BaseEnv, "COTAL_SPACE="+req.Space, "COTAL_NAME="+req.Name)
-	if req.Role != "" {
-		env = sdk.SetEnv(env, "COTAL_ROLE="+req.Role)
-	}
-	return sdk.SetEnv(env, "CODEX_HOME="+home)
-}
-
-func writeJSON(path string, v any) error {
-	data, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", filepath.Base(path), err)
-	}
-	if err := os.WriteFile(path, append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
 	}
 	return nil
 }

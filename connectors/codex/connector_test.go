@@ -16,6 +16,7 @@ import (
 	"github.com/cotal-ai/cotal-host/connectors/codex"
 	"github.com/cotal-ai/cotal-host/connectors/codex/plan"
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/private"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/golden"
@@ -242,7 +243,10 @@ func TestReapNeedsProofThatTheProgramIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	api, _ := plan.Sockets(dir)
+	api, err := private.PlaceSocket(dir, plan.APISocket, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: api, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)

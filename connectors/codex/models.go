@@ -17,8 +17,6 @@ import (
 const (
 	// modelsTimeout bounds a catalogue; the one that comes with the program takes half a second.
 	modelsTimeout = 60 * time.Second
-	// modelsWaitDelay bounds the wait for output pipes that a grandchild still holds.
-	modelsWaitDelay = time.Second
 	// maxCatalogue bounds the output read; the catalogue with its prompts is below 1 MiB.
 	maxCatalogue = 16 << 20
 )
@@ -29,16 +27,14 @@ const (
 //
 // Errors: ErrNotFound (no binary), ErrUnavailable (it failed, took too long or printed too much).
 func (c *Connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.ModelCatalog, error) {
-	binary := q.Binaries[binaryName]
-	if binary == "" {
-		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrNotFound, "the host gave no path for %q", binaryName)
+	binary, err := q.Binary(binaryName)
+	if err != nil {
+		return sdk.ModelCatalog{}, err
 	}
 	if err := checkVersion(binary); err != nil {
 		return sdk.ModelCatalog{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, modelsTimeout)
-	defer cancel()
-	home, err := os.MkdirTemp(c.cfg.stateDir, "models-")
+	home, err := os.MkdirTemp(c.stateDir, "models-")
 	if err != nil {
 		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "make temporary directory: %v", err)
 	}
@@ -52,33 +48,17 @@ func (c *Connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.Model
 	}
 	cmd := exec.Command(native(binary), args...)
 	cmd.Dir = home
-	for _, kv := range q.BaseEnv {
-		if !strings.HasPrefix(kv, "COTAL_") {
-			cmd.Env = append(cmd.Env, kv)
-		}
+	cmd.Env = sdk.SetEnv(sdk.UnsetEnv(q.BaseEnv, "COTAL_*"), "CODEX_HOME="+home)
+	said, err := program.Question{Cmd: cmd, Name: "codex debug models", Limit: modelsTimeout, Max: maxCatalogue}.Ask(ctx)
+	if err != nil {
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "%v", err)
 	}
-	cmd.Env = sdk.SetEnv(cmd.Env, "CODEX_HOME="+home)
-	out := &program.Output{Max: maxCatalogue}
-	stderr := &program.Output{Max: 64 << 10}
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, stderr, modelsWaitDelay
-	if err := program.Run(ctx, cmd); err != nil {
-		if ctx.Err() != nil {
-			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`codex debug models` gave no answer in time: %v", ctx.Err())
-		}
-		if out.Over() {
-			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`codex debug models` printed more than %d MiB", maxCatalogue>>20)
-		}
-		// A grandchild that keeps a pipe open is no reason to refuse a complete listing.
-		if !errors.Is(err, exec.ErrWaitDelay) {
-			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`codex debug models`: %v: %s", err, stderr.LastLine())
-		}
-	}
-	models, err := parseModels(out.Bytes())
+	models, err := parseModels(said.Out)
 	if err != nil {
 		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "read the output of `codex debug models`: %v", err)
 	}
 	if len(models) == 0 {
-		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`codex debug models` lists none: %s", stderr.LastLine())
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`codex debug models` lists none: %s", said.Last)
 	}
 	return sdk.ModelCatalog{Source: "codex " + strings.Join(args, " "), Models: models}, nil
 }

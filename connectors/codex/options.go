@@ -1,11 +1,6 @@
 package codex
 
-import (
-	"os"
-	"path/filepath"
-
-	"github.com/cotal-ai/cotal-host/sdk"
-)
+import "github.com/cotal-ai/cotal-host/sdk"
 
 // Permissions of launchOptions.permissions.
 const (
@@ -26,23 +21,10 @@ func readOptions(req sdk.LaunchRequest) (options, error) {
 	if err := sdk.DecodeOptions(req.LaunchOptions, &opt); err != nil {
 		return options{}, err
 	}
-	switch opt.Permissions {
-	case permissionsAsk, permissionsAllow, permissionsConfig:
-	default:
-		return options{}, sdk.Errorf(sdk.ErrInvalid, "launchOptions.permissions is ask, allow or config, not %q", opt.Permissions)
+	if err := sdk.OneOf("permissions", opt.Permissions, permissionsAsk, permissionsAllow, permissionsConfig); err != nil {
+		return options{}, err
 	}
-	if opt.Config == "" {
-		return opt, nil
-	}
-	if !filepath.IsAbs(opt.Config) {
-		opt.Config = filepath.Join(req.WorkspaceRoot, opt.Config)
-	}
-	info, err := os.Stat(opt.Config)
-	if err != nil {
-		return options{}, sdk.Errorf(sdk.ErrNotFound, "launchOptions.config: %v", err)
-	}
-	if !info.Mode().IsRegular() {
-		return options{}, sdk.Errorf(sdk.ErrInvalid, "launchOptions.config: %s is the wrong kind of file", opt.Config)
-	}
-	return opt, nil
+	var err error
+	opt.Config, err = req.OptionFile("config", opt.Config)
+	return opt, err
 }

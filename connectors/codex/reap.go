@@ -1,57 +1,133 @@
 package codex
 
 import (
+	"bufio"
 	"context"
 	"errors"
-	"fmt"
+	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/cotal-ai/cotal-host/connectors/codex/plan"
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/kept"
+	"github.com/cotal-ai/cotal-host/sdk/private"
+	"github.com/cotal-ai/cotal-host/sdk/program"
 )
 
 // reapTimeout bounds the question Reap asks.
 const reapTimeout = 2 * time.Second
 
 // Reap removes what BuildLaunch and the launcher put into the seat's directory, and the sockets of a launch, once
-// nothing listens at them. Sessions stay: what was said outlives the seat. Errors: ErrUnproven (a process of the
-// launch still listens; nothing was removed).
+// nothing listens at them. Sessions stay: what was said outlives the seat. Then it prunes those of the workspace.
+//
+// Errors: ErrUnproven (a process of the launch still listens; nothing was removed).
 func (c *Connector) Reap(ctx context.Context, req sdk.LeftoverRequest) (sdk.ReapReport, error) {
-	report := sdk.ReapReport{Outcome: sdk.ReapAbsent}
-	say := func(format string, args ...any) {
-		report.Evidence = append(report.Evidence, fmt.Sprintf(format, args...))
-	}
+	var left sdk.Leftovers
 	if req.Dir == "" {
-		say("no directory given: nothing of a launch can be left in one")
-		return report, nil
+		left.Say("no directory given: nothing of a launch can be left in one")
+		return left.Report(), nil
 	}
-	api, mcp := plan.Sockets(req.Dir)
-	for _, path := range []string{api, mcp} {
-		if listens(ctx, path) {
-			return report, &sdk.Error{
-				Code: sdk.ErrUnproven, Outcome: sdk.OutcomeNotExecuted, Retryable: true,
-				Detail: "Codex may still live: something listens at " + path,
-			}
+	for _, name := range []string{plan.APISocket, plan.ToolsSocket} {
+		path, err := private.FindSocket(req.Dir, name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			left.Say("the launch has no %s", name)
+			continue
+		case err != nil:
+			return left.Report(), sdk.StillThere("%v", err)
+		case listens(ctx, path):
+			return left.Report(), sdk.StillThere("Codex may still live: something listens at %s", path)
 		}
-		say("nothing listens at %s", path)
+		left.Say("nothing listens at %s", path)
 	}
-	dir := func(name string) string { return filepath.Join(req.Dir, name) }
-	for _, path := range []string{api, mcp, dir(homeDir), dir(plan.LogName), dir(planFile)} {
-		if _, err := os.Lstat(path); err != nil {
+	c.renew(req, &left)
+	for _, name := range []string{plan.APISocket, plan.ToolsSocket, homeDir, plan.LogName, plan.SessionsName, planFile} {
+		if err := left.Remove(filepath.Join(req.Dir, name)); err != nil {
+			return left.Report(), err
+		}
+	}
+	if err := left.RemoveSockets(req.Dir); err != nil {
+		return left.Report(), err
+	}
+	left.Say("sessions stay in %s", storeDir(req.WorkspaceRoot))
+	c.prune(req, &left)
+	return left.Report(), nil
+}
+
+// renew begins the time of the seat's own sessions anew: a seat whose program ended by itself is about to go on with one.
+func (c *Connector) renew(req sdk.LeftoverRequest, left *sdk.Leftovers) {
+	if req.WorkspaceRoot == "" {
+		return
+	}
+	for _, id := range plan.SessionsOf(req.Dir, planFile) {
+		if !sessionID.MatchString(id) {
 			continue
 		}
-		if err := os.RemoveAll(path); err != nil {
-			return report, &sdk.Error{Code: sdk.ErrUnproven, Outcome: sdk.OutcomeUnknown, Retryable: true, Detail: fmt.Sprintf("remove leftover: %v", err)}
+		if path := newest(storeDir(req.WorkspaceRoot), id); path != "" {
+			if err := kept.Renew(path); err != nil {
+				left.Say("%v", err)
+			}
 		}
-		report.Outcome = sdk.ReapExited
-		report.Removed = append(report.Removed, path)
 	}
-	say("sessions stay in %s", storeDir(req.WorkspaceRoot))
-	return report, nil
+}
+
+// prune bounds the sessions of a workspace, of which those that a live seat has open are in the same place. What could
+// not be removed is for the next time.
+func (c *Connector) prune(req sdk.LeftoverRequest, left *sdk.Leftovers) {
+	if req.WorkspaceRoot == "" || c.seatRoot == "" { // who lives is not known
+		return
+	}
+	dir := storeDir(req.WorkspaceRoot)
+	var open []string
+	looked := false
+	needed := func(path string) bool {
+		if !looked { // once the sessions are listed: one that is opened later is not old
+			open, looked = c.open(filepath.Base(req.Dir)), true
+		}
+		return slices.ContainsFunc(open, func(id string) bool { return strings.HasSuffix(path, "-"+id+".jsonl") }) || speaksOf(path, open)
+	}
+	pruned, err := c.config.Prune(dir, time.Now(), needed, kept.Pattern(dir, "*", "*", "*", "rollout-*.jsonl"))
+	if len(pruned) > 0 {
+		left.Say("%d sessions that were kept in %s are removed: they were too old, or too many", len(pruned), dir)
+	}
+	if err != nil {
+		left.Say("%v", err)
+	}
+}
+
+// maxHead is how much of a session is looked at for where it comes from; its first line says that.
+const maxHead = 64 << 10
+
+// speaksOf reports whether a session names one of others where it begins: it is of an agent that was started in that one,
+// or was forked from it.
+func speaksOf(path string, ids []string) bool {
+	if len(ids) == 0 {
+		return false
+	}
+	f, err := program.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	head, _ := bufio.NewReader(io.LimitReader(f, maxHead)).ReadString('\n')
+	return slices.ContainsFunc(ids, func(id string) bool { return strings.Contains(head, id) })
+}
+
+// open are the sessions of the seats that are there. launch is what their launches' directories are called.
+func (c *Connector) open(launch string) []string {
+	plans, _ := filepath.Glob(kept.Pattern(c.seatRoot, "*", kept.Literal(launch), planFile))
+	var ids []string
+	for _, path := range plans {
+		ids = append(ids, plan.SessionsOf(filepath.Dir(path), planFile)...)
+	}
+	return ids
 }
 
 // listens says whether a process has a socket open. Only a refusal and a missing file are proof that none has.

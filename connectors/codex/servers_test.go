@@ -13,10 +13,11 @@ import (
 
 func TestSharedServersThatCannotBeGivenAreNamed(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"a transport that Codex does not have":   {`{"mcpServers":{"old":{"type":"sse","url":"https://example.org/sse"}}}`, `MCP server old: Codex reaches a command, or a url of type http; this has type "sse"`},
-		"neither a command nor a url":            {`{"mcpServers":{"none":{}}}`, "MCP server none"},
-		"a variable that the host does not have": {`{"mcpServers":{"files":{"command":"f","env":{"T":"${NO_SUCH}"}}}}`, "MCP server files: NO_SUCH is not set"},
-		"a file that is no JSON":                 {`{`, "read the MCP servers that this host shares"},
+		"a transport that Codex does not have":   {`{"mcpServers":{"old":{"type":"sse","url":"https://example.org/sse"}}}`, `MCP server "old": Codex reaches a command, or a url of type http; this has type "sse"`},
+		"neither a command nor a url":            {`{"mcpServers":{"none":{}}}`, `MCP server "none": it has neither`},
+		"the name of the seat's own":             {`{"mcpServers":{"cotal":{"command":"f"}}}`, `MCP server "cotal": the name is the seat's own`},
+		"a variable that the host does not have": {`{"mcpServers":{"files":{"command":"f","env":{"T":"${NO_SUCH}"}}}}`, `MCP server "files": the host has no variable NO_SUCH`},
+		"a file that is no JSON":                 {`{`, "read shared MCP servers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

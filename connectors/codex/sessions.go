@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/kept"
 )
 
 // storeDir is where the sessions of a workspace's seats are: a seat's home goes with the seat, and what was said
@@ -58,7 +59,7 @@ func newest(dir, id string) string {
 	if dir == "" {
 		return ""
 	}
-	files, err := filepath.Glob(filepath.Join(escapeGlob(dir), "*", "*", "*", "rollout-*-"+id+".jsonl"))
+	files, err := filepath.Glob(kept.Pattern(dir, "*", "*", "*", "rollout-*-"+id+".jsonl"))
 	if err != nil || len(files) == 0 {
 		return ""
 	}
@@ -72,16 +73,4 @@ func changed(path string) time.Time {
 		return time.Time{}
 	}
 	return info.ModTime()
-}
-
-// escapeGlob makes a pattern that matches a path alone.
-func escapeGlob(path string) string {
-	var out []rune
-	for _, r := range path {
-		if r == '*' || r == '?' || r == '[' || r == '\\' {
-			out = append(out, '\\')
-		}
-		out = append(out, r)
-	}
-	return string(out)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"strings"
 
@@ -72,15 +73,11 @@ func settings(req sdk.LaunchRequest, opt options, operator, seat string) ([]byte
 		"command": seat, "args": []string{"mcp", req.Dir}, "env_vars": []string{"COTAL_SEAT_NONCE"},
 		"startup_timeout_sec": serverStartSeconds, "tool_timeout_sec": serverCallSeconds, "default_tools_approval_mode": "approve",
 	}
-	given, err := sharedServers(req.Dir, req.BaseEnv)
+	given, err := sharedServers(req)
 	if err != nil {
 		return nil, err
 	}
-	for name, server := range given {
-		if name != serverName {
-			servers[name] = server
-		}
-	}
+	maps.Copy(servers, given)
 	projects, err := table(base, "projects")
 	if err != nil {
 		return nil, err

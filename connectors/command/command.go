@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/bridge/cmdline"
 )
 
 // Info describes the connector. Prompt, model and sessions mean nothing to an arbitrary program, so none
@@ -27,7 +28,7 @@ func Info() sdk.Info {
 // Connector implements sdk.Connector and sdk.Configurer.
 type Connector struct {
 	sdk.ConnectorDefaults
-	bundle bundle // what Configure said
+	bridge cmdline.Bundle // what Configure said
 }
 
 // options are the launch options; they come from the persona, --opt, and what follows -- on the command line.
@@ -55,7 +56,7 @@ func (c Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.La
 	if len(opt.Argv) == 0 || opt.Argv[0] == "" {
 		return sdk.LaunchSpec{}, sdk.Errorf(sdk.ErrInvalid, `launchOptions.argv must start with a program, as in ["npm", "start"]; a shell line is ["sh", "-c", "<line>"]`)
 	}
-	env := sdk.SetEnv(req.BaseEnv, "COTAL_SPACE="+req.Space, "COTAL_NAME="+req.Name)
+	env := req.Environment()
 	for _, name := range slices.Sorted(maps.Keys(opt.Env)) { // sorted: the same request gives the same spec
 		if name == "" || strings.HasPrefix(name, "COTAL_") || strings.ContainsAny(name, "=\x00") || strings.Contains(opt.Env[name], "\x00") {
 			return sdk.LaunchSpec{}, sdk.Errorf(sdk.ErrInvalid, "launchOptions.env: %q cannot be set; names that start with COTAL_ are the host's", name)

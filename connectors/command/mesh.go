@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
 	"strings"
 
@@ -10,26 +9,13 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/bridge/cmdline"
 )
 
-// bundle is where the host keeps its own programs.
-type bundle struct {
-	dir          string
-	bridgeSHA256 string // hex; empty: not checked
-}
-
-// Configure takes bridge_sha256 from [plugin.config]: the digest of cotal-bridge in the bundle directory, checked
-// before each launch that runs it.
+// Configure takes [plugin.config]: of the bridge, for launches that run it.
 func (c *Connector) Configure(_ context.Context, cfg sdk.PluginConfig) error {
-	var in struct {
-		BridgeSHA256 string `json:"bridge_sha256"`
+	var in cmdline.Config
+	if err := cfg.Decode("command", &in); err != nil {
+		return err
 	}
-	if len(cfg.Config) > 0 {
-		dec := json.NewDecoder(strings.NewReader(string(cfg.Config)))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&in); err != nil {
-			return sdk.Errorf(sdk.ErrInvalid, "[plugin.config] of command takes bridge_sha256 alone: %v", err)
-		}
-	}
-	c.bundle = bundle{dir: cfg.BundleDir, bridgeSHA256: in.BridgeSHA256}
+	c.bridge = in.In(cfg.BundleDir)
 	return nil
 }
 
@@ -60,7 +46,7 @@ func (c Connector) onMesh(spec sdk.LaunchSpec, opt options) (sdk.LaunchSpec, err
 	if opt.Mesh == "file" {
 		flags = append(flags, "--file", opt.MeshFile)
 	}
-	b, err := cmdline.Find(c.bundle.dir, c.bundle.bridgeSHA256, spec.Env)
+	b, err := c.bridge.Find(spec.Env)
 	if err != nil {
 		return sdk.LaunchSpec{}, err
 	}

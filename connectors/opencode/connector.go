@@ -15,7 +15,6 @@ package opencode
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -26,6 +25,7 @@ import (
 	"github.com/cotal-ai/cotal-host/connectors/opencode/api"
 	"github.com/cotal-ai/cotal-host/connectors/opencode/launcher"
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/private"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -89,13 +89,8 @@ func Info() sdk.Info {
 
 // Connector implements sdk.Connector and sdk.Configurer.
 type Connector struct {
-	cfg config
-}
-
-type config struct {
-	bundleDir      string
-	stateDir       string
-	launcherSHA256 string // hex; empty: not checked
+	bundleDir, stateDir string
+	config              config
 }
 
 var (
@@ -103,21 +98,26 @@ var (
 	_ sdk.Configurer = (*Connector)(nil)
 )
 
-// Configure takes launcher_sha256 from [plugin.config]: the digest of cotal-opencode-seat in the bundle
-// directory, checked before each launch that runs it.
+// config is [plugin.config].
+type config struct {
+	// LauncherSHA256 is the digest of cotal-opencode-seat in the bundle directory, in hex, checked before each launch
+	// that runs it; empty: it is not.
+	LauncherSHA256 string `json:"launcher_sha256"`
+}
+
+// Configure takes [plugin.config].
 func (c *Connector) Configure(_ context.Context, cfg sdk.PluginConfig) error {
-	var in struct {
-		LauncherSHA256 string `json:"launcher_sha256"`
+	var in config
+	if err := cfg.Decode("opencode", &in); err != nil {
+		return err
 	}
-	if len(cfg.Config) > 0 {
-		dec := json.NewDecoder(strings.NewReader(string(cfg.Config)))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&in); err != nil {
-			return sdk.Errorf(sdk.ErrInvalid, "[plugin.config] of opencode takes launcher_sha256 alone: %v", err)
-		}
-	}
-	c.cfg = config{bundleDir: cfg.BundleDir, stateDir: cfg.StateDir, launcherSHA256: strings.ToLower(in.LauncherSHA256)}
+	c.bundleDir, c.stateDir, c.config = cfg.BundleDir, cfg.StateDir, in
 	return nil
+}
+
+// launcher returns the path of the launcher and checks that it is the one of this bundle.
+func (c *Connector) launcher() (string, error) {
+	return sdk.BundledProgram(c.bundleDir, launcherName, "launcher_sha256", c.config.LauncherSHA256)
 }
 
 var (
@@ -147,7 +147,7 @@ func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.L
 			return sdk.LaunchSpec{}, err
 		}
 	}
-	if l.shared, err = readServers(req.Dir, req.BaseEnv); err != nil {
+	if l.shared, err = readServers(req); err != nil {
 		return sdk.LaunchSpec{}, err
 	}
 	if l.port == 0 {
@@ -164,7 +164,7 @@ func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.L
 			return sdk.LaunchSpec{}, err
 		}
 		spec.Path, spec.Args = path, []string{filepath.Join(req.Dir, planFile)}
-		if err := writeJSON(filepath.Join(req.Dir, planFile), plan); err != nil {
+		if err := private.WriteJSON(filepath.Join(req.Dir, planFile), plan); err != nil {
 			return sdk.LaunchSpec{}, err
 		}
 	}
@@ -176,23 +176,17 @@ func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.L
 
 // checkRequest is the backstop behind the host's checks of the declared facts.
 func checkRequest(req sdk.LaunchRequest) error {
+	if err := Info().CheckLaunch(req); err != nil {
+		return err
+	}
+	if err := req.CheckSession(sessionID, "OpenCode session; `opencode session list` shows ids such as ses_2286eb545001lUN5"); err != nil {
+		return err
+	}
 	switch {
-	case len(req.Ports) < 1 || len(req.Secrets) < 1:
-		return sdk.Errorf(sdk.ErrInvalid, "connector opencode needs one port and one secret minted by the host")
-	case req.Resume != "" && req.Continue != "":
-		return sdk.Errorf(sdk.ErrInvalid, "resume and continueSession exclude each other: fork a session, or reopen it")
-	case req.Resume != "" && !sessionID.MatchString(req.Resume):
-		return sdk.Errorf(sdk.ErrInvalid, "resume %q is no OpenCode session; `opencode session list` shows ids such as ses_2286eb545001lUN5", req.Resume)
-	case req.Continue != "" && !sessionID.MatchString(req.Continue):
-		return sdk.Errorf(sdk.ErrInvalid, "continueSession %q is no OpenCode session; `opencode session list` shows ids such as ses_2286eb545001lUN5", req.Continue)
 	case req.Model != "" && !modelID.MatchString(req.Model):
 		return sdk.Errorf(sdk.ErrInvalid, "model %q must be provider/model, as `opencode models` lists them", req.Model)
 	case req.Variant != "" && req.Model == "":
 		return sdk.Errorf(sdk.ErrInvalid, "variant %q needs a model: OpenCode ignores a variant without one", req.Variant)
-	case req.Prompt != "" && strings.TrimSpace(req.Prompt) == "":
-		return sdk.Errorf(sdk.ErrInvalid, "the prompt is blank")
-	case strings.Contains(req.Prompt, "\x00"):
-		return sdk.Errorf(sdk.ErrInvalid, "the prompt holds a NUL byte")
 	case req.Model != "" && req.Prompt == "" && req.Resume != "":
 		// Tried: neither the model of the configuration nor the API's own call for it changes what the
 		// terminal client uses for an existing session. A prompt that carries the model does. A session that is
@@ -255,25 +249,14 @@ func (l launch) write() error {
 		return fmt.Errorf("make temporary directory: %w", err)
 	}
 	if l.persona != "" {
-		if err := os.WriteFile(filepath.Join(l.req.Dir, personaFile), []byte(l.persona+"\n"), 0o600); err != nil {
-			return fmt.Errorf("write persona: %w", err)
+		if err := private.WriteFile(filepath.Join(l.req.Dir, personaFile), []byte(l.persona+"\n")); err != nil {
+			return err
 		}
 	}
 	if l.req.Continue != "" {
-		if err := os.WriteFile(filepath.Join(l.req.Dir, api.SessionFile), []byte(l.req.Continue+"\n"), 0o600); err != nil {
-			return fmt.Errorf("note the session: %w", err)
+		if err := private.WriteFile(filepath.Join(l.req.Dir, api.SessionFile), []byte(l.req.Continue+"\n")); err != nil {
+			return err
 		}
 	}
-	return writeJSON(l.record(), api.Record{Port: l.port, User: api.User, Password: l.secret, Material: l.material})
-}
-
-func writeJSON(path string, v any) error {
-	data, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", filepath.Base(path), err)
-	}
-	if err := os.WriteFile(path, append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
-	}
-	return nil
+	return private.WriteJSON(l.record(), api.Record{Port: l.port, User: api.User, Password: l.secret, Material: l.material})
 }

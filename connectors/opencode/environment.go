@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/cotal-ai/cotal-host/connectors/opencode/api"
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -109,10 +108,7 @@ func (l launch) environment() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode configuration: %w", err)
 	}
-	env := sdk.SetEnv(l.req.BaseEnv, "COTAL_SPACE="+l.req.Space, "COTAL_NAME="+l.req.Name)
-	if l.req.Role != "" {
-		env = sdk.SetEnv(env, "COTAL_ROLE="+l.req.Role)
-	}
+	env := l.req.Environment()
 	if l.opt.Home != "" {
 		env = sdk.SetEnv(env,
 			"HOME="+l.opt.Home,
@@ -121,9 +117,7 @@ func (l launch) environment() ([]string, error) {
 			"XDG_STATE_HOME="+filepath.Join(l.opt.Home, ".local", "state"),
 			"XDG_CACHE_HOME="+filepath.Join(l.opt.Home, ".cache"),
 		)
-		env = slices.DeleteFunc(env, func(kv string) bool { // those of another home
-			return strings.HasPrefix(kv, configEnv+"=") || strings.HasPrefix(kv, configDirEnv+"=")
-		})
+		env = sdk.UnsetEnv(env, configEnv, configDirEnv) // those of another home
 	}
 	if l.opt.Config != "" {
 		env = sdk.SetEnv(env, configEnv+"="+l.opt.Config)

@@ -23,8 +23,6 @@ import (
 const (
 	// modelsTimeout bounds a catalogue; it takes 4 s on an idle machine, more when it is refreshed.
 	modelsTimeout = 60 * time.Second
-	// modelsWaitDelay bounds the wait for output pipes that a grandchild still holds.
-	modelsWaitDelay = time.Second
 	// maxCatalogue bounds the output read; the public catalogue is below 3 MiB.
 	maxCatalogue = 16 << 20
 )
@@ -36,16 +34,14 @@ var modelLine = regexp.MustCompile(`^[A-Za-z0-9._-]+/\S+$`)
 //
 // Errors: ErrNotFound (no binary), ErrUnavailable (it failed, took too long or printed too much).
 func (c *Connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.ModelCatalog, error) {
-	binary := q.Binaries[binaryName]
-	if binary == "" {
-		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrNotFound, "the host gave no path for %q", binaryName)
+	binary, err := q.Binary(binaryName)
+	if err != nil {
+		return sdk.ModelCatalog{}, err
 	}
 	if err := checkVersion(binary); err != nil {
 		return sdk.ModelCatalog{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, modelsTimeout)
-	defer cancel()
-	dir, err := os.MkdirTemp(c.cfg.stateDir, "models-")
+	dir, err := os.MkdirTemp(c.stateDir, "models-")
 	if err != nil {
 		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "make temporary directory: %v", err)
 	}
@@ -57,33 +53,17 @@ func (c *Connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.Model
 	}
 	cmd := exec.Command(binary, args...)
 	cmd.Dir = dir
-	for _, kv := range q.BaseEnv {
-		if !strings.HasPrefix(kv, "COTAL_") && !strings.HasPrefix(kv, "OPENCODE_CONFIG_CONTENT=") {
-			cmd.Env = append(cmd.Env, kv)
-		}
+	cmd.Env = sdk.SetEnv(sdk.UnsetEnv(q.BaseEnv, "COTAL_*", "OPENCODE_CONFIG_CONTENT"), "BUN_TMPDIR="+dir, "OPENCODE_DISABLE_AUTOUPDATE=1")
+	said, err := program.Question{Cmd: cmd, Name: "opencode models", Limit: modelsTimeout, Max: maxCatalogue}.Ask(ctx)
+	if err != nil {
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "%v", err)
 	}
-	cmd.Env = sdk.SetEnv(cmd.Env, "BUN_TMPDIR="+dir, "OPENCODE_DISABLE_AUTOUPDATE=1")
-	out := &program.Output{Max: maxCatalogue}
-	stderr := &program.Output{Max: 64 << 10}
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, stderr, modelsWaitDelay
-	if err := program.Run(ctx, cmd); err != nil {
-		if ctx.Err() != nil {
-			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`opencode models` gave no answer in time: %v", ctx.Err())
-		}
-		if out.Over() {
-			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`opencode models` printed more than %d MiB", maxCatalogue>>20)
-		}
-		// A grandchild that keeps a pipe open is no reason to refuse a complete listing.
-		if !errors.Is(err, exec.ErrWaitDelay) {
-			return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`opencode models`: %v: %s", err, stderr.LastLine())
-		}
-	}
-	models, err := parseModels(out.Bytes())
+	models, err := parseModels(said.Out)
 	if err != nil {
 		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "read the output of `opencode models`: %v", err)
 	}
 	if len(models) == 0 {
-		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`opencode models` lists none: %s", stderr.LastLine())
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`opencode models` lists none: %s", said.Last)
 	}
 	return sdk.ModelCatalog{Source: "opencode models (" + filepath.Base(binary) + ")", Models: models}, nil
 }

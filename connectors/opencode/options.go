@@ -3,8 +3,6 @@ package opencode
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -49,29 +47,13 @@ func readOptions(req sdk.LaunchRequest) (options, error) {
 	if err := sdk.DecodeOptions(req.LaunchOptions, &opt); err != nil {
 		return options{}, err
 	}
-	switch opt.Permissions {
-	case permissionAsk, permissionAllow, permissionConfig:
-	default:
-		return options{}, sdk.Errorf(sdk.ErrInvalid, "launchOptions.permissions is ask, allow or config, not %q", opt.Permissions)
+	if err := sdk.OneOf("permissions", opt.Permissions, permissionAsk, permissionAllow, permissionConfig); err != nil {
+		return options{}, err
 	}
-	for _, p := range []struct {
-		name string
-		path *string
-		dir  bool
-	}{{"config", &opt.Config, false}, {"home", &opt.Home, true}} {
-		if *p.path == "" {
-			continue
-		}
-		if !filepath.IsAbs(*p.path) {
-			*p.path = filepath.Join(req.WorkspaceRoot, *p.path)
-		}
-		info, err := os.Stat(*p.path)
-		if err != nil {
-			return options{}, sdk.Errorf(sdk.ErrNotFound, "launchOptions.%s: %v", p.name, err)
-		}
-		if info.IsDir() != p.dir {
-			return options{}, sdk.Errorf(sdk.ErrInvalid, "launchOptions.%s: %s is the wrong kind of file", p.name, *p.path)
-		}
+	var err error
+	if opt.Config, err = req.OptionFile("config", opt.Config); err != nil {
+		return options{}, err
 	}
-	return opt, nil
+	opt.Home, err = req.OptionDir("home", opt.Home)
+	return opt, err
 }

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -33,46 +32,37 @@ const (
 // with the seat's password. Sessions stay: they are the user's, in the user's data directory, and can be
 // resumed by id. Errors: ErrUnproven (the program still answers; nothing was removed).
 func (c *Connector) Reap(ctx context.Context, req sdk.LeftoverRequest) (sdk.ReapReport, error) {
-	report := sdk.ReapReport{Outcome: sdk.ReapAbsent}
-	say := func(format string, args ...any) {
-		report.Evidence = append(report.Evidence, fmt.Sprintf(format, args...))
-	}
+	var left sdk.Leftovers
 	if req.Dir == "" {
-		say("no directory given: nothing of a launch can be left in one")
-		return report, nil
+		left.Say("no directory given: nothing of a launch can be left in one")
+		return left.Report(), nil
 	}
 	data, err := program.ReadFile(filepath.Join(req.Dir, api.RecordFile), maxRead)
 	var at api.Record
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		say("no %s in %s: no API port of this seat is known", api.RecordFile, req.Dir)
+		left.Say("no %s in %s: no API port of this seat is known", api.RecordFile, req.Dir)
 	case err != nil:
-		return report, &sdk.Error{Code: sdk.ErrUnproven, Outcome: sdk.OutcomeNotExecuted, Retryable: true, Detail: fmt.Sprintf("read API port: %v", err)}
+		return left.Report(), sdk.StillThere("read API port: %v", err)
 	case json.Unmarshal(data, &at) != nil || at.Port == 0:
-		say("%s is not readable as the record of an API port, as after a crash in the middle of its writing", api.RecordFile)
+		left.Say("%s is not readable as the record of an API port", api.RecordFile)
 	default:
 		answer, alive := ask(ctx, at)
 		if alive {
-			return report, &sdk.Error{
-				Code: sdk.ErrUnproven, Outcome: sdk.OutcomeNotExecuted, Retryable: true,
-				Detail: fmt.Sprintf("OpenCode may still live: 127.0.0.1:%d %s", at.Port, answer),
-			}
+			return left.Report(), sdk.StillThere("OpenCode may still live: 127.0.0.1:%d %s", at.Port, answer)
 		}
-		say("127.0.0.1:%d %s", at.Port, answer)
+		left.Say("127.0.0.1:%d %s", at.Port, answer)
 	}
 	for _, name := range []string{personaFile, planFile, logFile, tmpDir, api.SessionFile, api.RecordFile} { // the record last: see above
-		path := filepath.Join(req.Dir, name)
-		if _, err := os.Lstat(path); err != nil {
-			continue
+		if err := left.Remove(filepath.Join(req.Dir, name)); err != nil {
+			return left.Report(), err
 		}
-		if err := os.RemoveAll(path); err != nil {
-			return report, &sdk.Error{Code: sdk.ErrUnproven, Outcome: sdk.OutcomeUnknown, Retryable: true, Detail: fmt.Sprintf("remove leftover: %v", err)}
-		}
-		report.Outcome = sdk.ReapExited
-		report.Removed = append(report.Removed, path)
 	}
-	say("sessions stay in OpenCode's own data directory")
-	return report, nil
+	if err := left.RemoveSockets(req.Dir); err != nil {
+		return left.Report(), err
+	}
+	left.Say("sessions stay in OpenCode's own data directory")
+	return left.Report(), nil
 }
 
 // ask says whether this seat's program answers. A port can have become somebody else's: only an answer

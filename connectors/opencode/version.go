@@ -1,12 +1,6 @@
 package opencode
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"io"
-	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -16,70 +10,20 @@ import (
 // launcherName is the launcher's file in the bundle directory.
 const launcherName = "cotal-opencode-seat"
 
-// minMinor is the oldest 1.x whose API and configuration these launches were written for.
-const minMinor = 16
+// oldest is the first 1.x whose API and configuration these launches were written for, and above is past the last.
+var oldest, above = program.Version{1, 16, 0}, program.Version{2, 0, 0}
 
 // checkVersion refuses versions that are known not to work. BuildLaunch starts no process, so the version
 // is read from the package.json of the npm package that the executable belongs to. An executable that
 // belongs to none (an installer script's, a distribution's) is accepted: it says itself what is wrong.
 func checkVersion(binary string) error {
-	version := packageVersion(binary)
-	if version == "" {
-		return nil
-	}
-	major, rest, _ := strings.Cut(version, ".")
-	minor, _, _ := strings.Cut(rest, ".")
-	if n, err := strconv.Atoi(minor); major == "1" && err == nil && n >= minMinor {
+	_, text := program.NPMPackage(binary, func(name string) bool {
+		return strings.HasPrefix(name, "opencode-") || strings.HasPrefix(name, "@opencode/")
+	})
+	version, ok := program.ParseVersion(text)
+	if !ok || !version.Less(oldest) && version.Less(above) {
 		return nil
 	}
 	return sdk.Errorf(sdk.ErrUnsupported, "%s is OpenCode %s; this connector supports 1.x from 1.%d on (tested with %s): npm install -g opencode-ai@%s",
-		binary, version, minMinor, tested, tested)
-}
-
-// packageVersion finds the package.json that an executable belongs to, through symbolic links.
-func packageVersion(binary string) string {
-	path, err := filepath.EvalSymlinks(binary)
-	if err != nil {
-		return ""
-	}
-	for range 3 { // <package>/bin/opencode, or one level deeper
-		path = filepath.Dir(path)
-		data, err := program.ReadFile(filepath.Join(path, "package.json"), maxRead)
-		if err != nil {
-			continue
-		}
-		var pkg struct {
-			Name    string `json:"name"`
-			Version string `json:"version"`
-		}
-		if json.Unmarshal(data, &pkg) != nil {
-			return ""
-		}
-		if strings.HasPrefix(pkg.Name, "opencode-") || strings.HasPrefix(pkg.Name, "@opencode/") {
-			return pkg.Version
-		}
-		return "" // somebody else's package: a wrapper of the user's
-	}
-	return ""
-}
-
-// launcher returns the path of the launcher and checks that it is the one of this bundle.
-func (c *Connector) launcher() (string, error) {
-	path := filepath.Join(c.cfg.bundleDir, launcherName)
-	f, err := program.Open(path)
-	if err != nil {
-		return "", sdk.Errorf(sdk.ErrNotFound, "this launch needs the bundled %s: %v", launcherName, err)
-	}
-	defer f.Close()
-	if c.cfg.launcherSHA256 == "" {
-		return path, nil
-	}
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", sdk.Errorf(sdk.ErrNotFound, "read %s: %v", path, err)
-	}
-	if got := hex.EncodeToString(h.Sum(nil)); got != c.cfg.launcherSHA256 {
-		return "", sdk.Errorf(sdk.ErrInvalid, "%s has digest %s, plugins.toml says launcher_sha256 = %s; build or install the bundle again", path, got, c.cfg.launcherSHA256)
-	}
-	return path, nil
+		binary, version, oldest[1], tested, tested)
 }

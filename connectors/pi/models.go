@@ -2,7 +2,6 @@ package pi
 
 import (
 	"context"
-	"errors"
 	"os/exec"
 	"strings"
 	"time"
@@ -13,22 +12,19 @@ import (
 
 // ListModels runs `pi --list-models` and reads its table. Errors: ErrNotFound, ErrUnavailable.
 func (c *Connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.ModelCatalog, error) {
-	path := q.Binaries[binaryName]
-	if path == "" {
-		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrNotFound, "the host gave no path for %q", binaryName)
+	path, err := q.Binary(binaryName)
+	if err != nil {
+		return sdk.ModelCatalog{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	out := &program.Output{Max: 4 << 20}
 	cmd := exec.Command(path, "--list-models", "--no-extensions")
 	cmd.Env = sdk.SetEnv(q.BaseEnv, "PI_OFFLINE=1", "PI_TELEMETRY=0")
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, out, time.Second // the table is on standard error
-	if err := program.Run(ctx, cmd); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`pi --list-models`: %v: %s", errors.Join(ctx.Err(), err), out.LastLine())
+	said, err := program.Question{Cmd: cmd, Name: "pi --list-models", Limit: 30 * time.Second, Max: 4 << 20, Both: true}.Ask(ctx) // the table is on standard error
+	if err != nil {
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "%v", err)
 	}
-	models := parse(string(out.Bytes()))
+	models := parse(string(said.Out))
 	if len(models) == 0 {
-		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`pi --list-models` lists none: %s", out.LastLine())
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`pi --list-models` lists none: %s", said.Last)
 	}
 	return sdk.ModelCatalog{Source: "pi --list-models", Models: models}, nil
 }

@@ -8,15 +8,13 @@ package pi
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
-	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/bridge/cmdline"
+	"github.com/cotal-ai/cotal-host/sdk/private"
 )
 
 const (
@@ -54,22 +52,16 @@ func Info() sdk.Info {
 // Connector implements sdk.Connector and sdk.Configurer.
 type Connector struct {
 	sdk.ConnectorDefaults
-	bundleDir, bridgeSHA256 string
+	bridge cmdline.Bundle
 }
 
-// Configure takes bridge_sha256 from [plugin.config]: the digest of cotal-bridge, checked before each launch.
+// Configure takes [plugin.config]: of the bridge.
 func (c *Connector) Configure(_ context.Context, cfg sdk.PluginConfig) error {
-	var in struct {
-		BridgeSHA256 string `json:"bridge_sha256"`
+	var in cmdline.Config
+	if err := cfg.Decode("pi", &in); err != nil {
+		return err
 	}
-	if len(cfg.Config) > 0 {
-		dec := json.NewDecoder(strings.NewReader(string(cfg.Config)))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&in); err != nil {
-			return sdk.Errorf(sdk.ErrInvalid, "[plugin.config] of pi takes bridge_sha256 alone: %v", err)
-		}
-	}
-	c.bundleDir, c.bridgeSHA256 = cfg.BundleDir, in.BridgeSHA256
+	c.bridge = in.In(cfg.BundleDir)
 	return nil
 }
 
@@ -92,11 +84,11 @@ func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.L
 	if err != nil {
 		return sdk.LaunchSpec{}, err
 	}
-	bridge, err := cmdline.Find(c.bundleDir, c.bridgeSHA256, req.BaseEnv)
+	bridge, err := c.bridge.Find(req.BaseEnv)
 	if err != nil {
 		return sdk.LaunchSpec{}, err
 	}
-	env := sdk.SetEnv(req.BaseEnv, "COTAL_SPACE="+req.Space, "COTAL_NAME="+req.Name, "COTAL_BRIDGE="+bridge.Path, "PI_TELEMETRY=0")
+	env := req.Environment("COTAL_BRIDGE="+bridge.Path, "PI_TELEMETRY=0")
 	if opt.Home != "" {
 		if !filepath.IsAbs(opt.Home) {
 			opt.Home = filepath.Join(req.WorkspaceRoot, opt.Home)
@@ -125,8 +117,8 @@ func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.L
 		args = append(args, req.Prompt)
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(req.Dir, name), text, 0o600); err != nil {
-			return sdk.LaunchSpec{}, fmt.Errorf("write %s: %w", name, err)
+		if err := private.WriteFile(filepath.Join(req.Dir, name), text); err != nil {
+			return sdk.LaunchSpec{}, err
 		}
 	}
 	return sdk.LaunchSpec{Path: path, Args: args, Env: env}, nil
@@ -134,20 +126,19 @@ func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.L
 
 // check is the backstop behind the host's checks of the declared facts.
 func check(req sdk.LaunchRequest, opt options) error {
+	if err := Info().CheckLaunch(req); err != nil {
+		return err
+	}
 	switch {
 	case opt.Permissions != "" && opt.Permissions != "allow":
 		return sdk.Errorf(sdk.ErrInvalid, "launchOptions.permissions: pi asks for no permissions, so it can only be allow, not %q", opt.Permissions)
-	case req.Resume != "" && req.Continue != "":
-		return sdk.Errorf(sdk.ErrInvalid, "resume and continueSession exclude each other: fork a session, or reopen it")
 	case strings.HasPrefix(req.Resume, "-"), strings.HasPrefix(req.Continue, "-"):
 		return sdk.Errorf(sdk.ErrInvalid, "a session is named by its id or its file, which do not begin with a dash")
 	case req.Model != "" && !strings.Contains(req.Model, "/"):
 		return sdk.Errorf(sdk.ErrInvalid, "model %q must be provider/model, as `pi --list-models` lists them", req.Model)
 	case req.Variant != "" && !slices.Contains(levels, req.Variant):
 		return sdk.Errorf(sdk.ErrInvalid, "variant %q is no level of thinking: %s", req.Variant, strings.Join(levels, ", "))
-	case req.Prompt != "" && strings.TrimSpace(req.Prompt) == "":
-		return sdk.Errorf(sdk.ErrInvalid, "the prompt is blank")
-	case strings.HasPrefix(req.Prompt, "-"), strings.HasPrefix(req.Prompt, "@"), strings.Contains(req.Prompt, "\x00"), len(req.Prompt) > maxPrompt:
+	case strings.HasPrefix(req.Prompt, "-"), strings.HasPrefix(req.Prompt, "@"), len(req.Prompt) > maxPrompt:
 		return sdk.Errorf(sdk.ErrInvalid, "pi takes its first prompt as an argument: it must not begin with - or @, hold a NUL byte, or have more than %d bytes", maxPrompt)
 	}
 	return nil

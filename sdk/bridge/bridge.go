@@ -165,7 +165,7 @@ func (b *Bridge) Close() {
 // listen hears the hooks of the program. Another bridge of the same seat may still be about to end.
 func (b *Bridge) listen() {
 	for said := false; ; said = true {
-		ctl, err := newControl(b.l.Socket, b.l.ControlToken, b)
+		ctl, err := newControl(b.l, b)
 		if err == nil {
 			stop := context.AfterFunc(b.ctx, ctl.close)
 			ctl.serve()

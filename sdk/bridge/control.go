@@ -58,13 +58,13 @@ type control struct {
 	b     *Bridge
 }
 
-func newControl(path, token string, b *Bridge) (*control, error) {
-	l, err := listen(path)
+func newControl(launch Launch, b *Bridge) (*control, error) {
+	l, err := launch.listen()
 	if err != nil {
 		return nil, err
 	}
 	return &control{
-		l: l, token: sha256.Sum256([]byte(token)), open: token == "", talks: make(chan struct{}, maxTalks), b: b,
+		l: l, token: sha256.Sum256([]byte(launch.ControlToken)), open: launch.ControlToken == "", talks: make(chan struct{}, maxTalks), b: b,
 	}, nil
 }
 

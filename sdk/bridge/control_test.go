@@ -2,11 +2,16 @@ package bridge
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
 // A connection on which nobody says anything does not hold up a bridge that ends.
@@ -19,7 +24,7 @@ func TestASilentConnectionHoldsNoBridgeUp(t *testing.T) {
 	b := &Bridge{}
 	b.ctx, b.cancel = context.WithCancel(t.Context())
 	defer b.cancel()
-	ctl, err := newControl(filepath.Join(dir, "s"), "", b)
+	ctl, err := newControl(Launch{Socket: filepath.Join(dir, "s")}, b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,4 +75,58 @@ func pair(t *testing.T, dir string) (server, client *net.UnixConn) {
 		t.Fatal(err)
 	}
 	return server, client
+}
+
+// Where the path beside the material would be too long, bridge and hook meet all the same, though the program gives
+// its hooks another environment than its servers.
+func TestAHookFindsTheControlSocketOfALongPath(t *testing.T) {
+	run, err := os.MkdirTemp("", "cb") // short, for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(run)
+	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 90))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	read := func() Launch {
+		t.Helper()
+		text, err := wire.LaunchMaterial{Servers: "nats://127.0.0.1:1", Seat: &wire.LaunchSeat{
+			Space: "main", Name: "ann", ID: "local.UABC", LifecycleUID: wire.NewUID(),
+		}}.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, "material.json")
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l, err := ReadLaunch(path, func(string) string { return "" })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	hook := read()
+	if _, err := dialControl(t.Context(), hook, false); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before there is a bridge: %v", err)
+	}
+	t.Setenv("XDG_RUNTIME_DIR", run)
+	b := &Bridge{}
+	b.ctx, b.cancel = context.WithCancel(t.Context())
+	defer b.cancel()
+	ctl, err := newControl(read(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ctl.close()
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	conn, err := dialControl(t.Context(), hook, false)
+	if err != nil {
+		t.Fatalf("the hook does not find it: %v", err)
+	}
+	conn.Close()
+	if at, err := filepath.Glob(filepath.Join(run, "cotal", "*")); err != nil || len(at) != 1 {
+		t.Errorf("the user's directory for sockets holds %v, %v", at, err)
+	}
 }

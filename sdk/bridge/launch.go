@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/private"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -23,8 +24,11 @@ type Launch struct {
 	// Token of an open mesh, or Creds, the path of a credentials file.
 	Token, Creds string
 	ControlToken string // the secret of the control socket; empty: whoever may open it is let in
-	// Socket is where the control socket is.
+	// Socket is where the control socket is; empty: its path beside the material would be too long, so that it is where
+	// the bridge placed it (sdk/private).
 	Socket string
+
+	dir string // of the file that it was read from: private, and gone with the seat
 }
 
 // ReadLaunch reads the file of a launch's material. path may be empty: then COTAL_LAUNCH_MATERIAL names it. Where
@@ -55,10 +59,13 @@ func ReadLaunch(path string, getenv func(string) string) (Launch, error) {
 			return Launch{}, fmt.Errorf("%w: %s says nothing of the seat, and %w", ErrLaunch, path, err)
 		}
 	}
-	if l.Socket = getenv(SocketEnv); l.Socket == "" {
-		if l.Socket, err = socketPath(path); err != nil {
-			return Launch{}, fmt.Errorf("%w: %w", ErrLaunch, err)
-		}
+	l.Socket = getenv(SocketEnv)
+	if path, err = filepath.Abs(path); err != nil {
+		return Launch{}, fmt.Errorf("%w: find %s: %w", ErrLaunch, path, err)
+	}
+	l.dir = filepath.Dir(path)
+	if p := filepath.Join(l.dir, socketName); l.Socket == "" && private.Fits(p) {
+		l.Socket = p
 	}
 	return l, nil
 }
@@ -143,12 +150,3 @@ func (l Launch) String() string {
 
 // GoString hides the secrets.
 func (l Launch) GoString() string { return l.String() }
-
-// materialDir is where the material of a launch is: private, and gone with the seat.
-func materialDir(path string) (string, error) {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return "", fmt.Errorf("find %s: %w", path, err)
-	}
-	return filepath.Dir(path), nil
-}

@@ -106,7 +106,7 @@ func WakeBy(ctx context.Context, l Launch, w Waker) error {
 
 // exchange sends one frame and gives the answer, and the connection it came on, to use.
 func exchange(ctx context.Context, l Launch, f frame, patient bool, use func(*net.UnixConn, answer) error) error {
-	conn, err := dialControl(ctx, l.Socket, patient)
+	conn, err := dialControl(ctx, l, patient)
 	if err != nil {
 		return err
 	}
@@ -141,25 +141,11 @@ func post(conn *net.UnixConn, f frame) error {
 }
 
 // dialControl connects to the control socket; patient: also to one that is about to be there.
-func dialControl(ctx context.Context, path string, patient bool) (*net.UnixConn, error) {
-	var d net.Dialer
+func dialControl(ctx context.Context, l Launch, patient bool) (*net.UnixConn, error) {
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
-		conn, err := d.DialContext(ctx, "unix", path)
-		if err == nil {
-			c, ok := conn.(*net.UnixConn)
-			if !ok {
-				conn.Close()
-				return nil, fmt.Errorf("dial %s: not a unix socket", path)
-			}
-			// Who listens may be somebody else when the socket was put into a directory that others share.
-			if uid, err := peerUID(c); err != nil || uid != os.Geteuid() {
-				c.Close()
-				return nil, fmt.Errorf("dial %s: it belongs to another user", path)
-			}
-			return c, nil
-		}
-		if !patient {
-			return nil, err
+		c, err := dialOnce(ctx, l)
+		if err == nil || !patient || errors.Is(err, errForeign) {
+			return c, err
 		}
 		t := time.NewTimer(wait)
 		select {
@@ -169,4 +155,30 @@ func dialControl(ctx context.Context, path string, patient bool) (*net.UnixConn,
 			return nil, err
 		}
 	}
+}
+
+// errForeign: what listens is not this user's.
+var errForeign = errors.New("it belongs to another user")
+
+func dialOnce(ctx context.Context, l Launch) (*net.UnixConn, error) {
+	path, err := l.socket()
+	if err != nil {
+		return nil, err
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	c, ok := conn.(*net.UnixConn)
+	if !ok {
+		conn.Close()
+		return nil, fmt.Errorf("dial %s: not a unix socket", path)
+	}
+	// Who listens may be somebody else when the socket was put into a directory that others share.
+	if uid, err := peerUID(c); err != nil || uid != os.Geteuid() {
+		c.Close()
+		return nil, fmt.Errorf("dial %s: %w", path, errForeign)
+	}
+	return c, nil
 }

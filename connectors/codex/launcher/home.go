@@ -11,6 +11,9 @@ import (
 	"strings"
 
 	"github.com/cotal-ai/cotal-host/connectors/codex/plan"
+	"github.com/cotal-ai/cotal-host/sdk/kept"
+	"github.com/cotal-ai/cotal-host/sdk/private"
+	"github.com/cotal-ai/cotal-host/sdk/program"
 )
 
 // maxRules bounds a file of command rules that is copied.
@@ -58,14 +61,8 @@ func makeStore(store string) error {
 	if _, err := os.Stat(store); err == nil {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(store), 0o700); err != nil {
+	if err := kept.Ignore(filepath.Dir(store)); err != nil {
 		return err
-	}
-	ignore := filepath.Join(filepath.Dir(store), ".gitignore")
-	if _, err := os.Lstat(ignore); errors.Is(err, fs.ErrNotExist) {
-		if err := os.WriteFile(ignore, []byte("*\n"), 0o600); err != nil {
-			return err
-		}
 	}
 	return os.MkdirAll(store, 0o700) // last: whoever is interrupted begins again
 }
@@ -131,22 +128,15 @@ func bring(p plan.Plan) error {
 }
 
 func bringFile(p plan.Plan) error {
-	from, err := os.Open(p.Rollout)
+	from, err := program.Open(p.Rollout)
 	if err != nil {
 		return err
 	}
 	defer from.Close()
-	info, err := from.Stat()
-	if err != nil {
-		return err
-	}
 	// <sessions>/YYYY/MM/DD/<file>
 	day := filepath.Dir(p.Rollout)
 	month := filepath.Dir(day)
 	to := filepath.Join(p.Store, filepath.Base(filepath.Dir(month)), filepath.Base(month), filepath.Base(day))
-	if err := os.MkdirAll(to, 0o700); err != nil {
-		return err
-	}
 	to = filepath.Join(to, filepath.Base(p.Rollout))
 	behind, err := fellBehind(to, from)
 	if err != nil {
@@ -158,22 +148,7 @@ func bringFile(p plan.Plan) error {
 	if _, err := from.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(to), ".copy-") // 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name()) // gone when it succeeded
-	_, err = io.Copy(tmp, from)
-	if cerr := tmp.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Chtimes(tmp.Name(), info.ModTime(), info.ModTime())
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), to)
+	return private.CopyFile(from, to)
 }
 
 // fellBehind reports whether a session begins with all that its copy holds: a session is only ever added to. A copy that

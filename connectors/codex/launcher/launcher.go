@@ -10,8 +10,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/connectors/codex/plan"
 	"github.com/cotal-ai/cotal-host/sdk/bridge"
+	"github.com/cotal-ai/cotal-host/sdk/private"
 	"github.com/cotal-ai/cotal-host/sdk/program"
 )
 
@@ -111,8 +110,11 @@ func (r *run) run() (code int, err error) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	api, mcpSocket := plan.Sockets(r.dir)
-	t, err := listenTools(mcpSocket, func() *mcp.Server { return r.tools(ctx) })
+	api, err := private.PlaceSocket(r.dir, plan.APISocket, nil)
+	if err != nil {
+		return exitFailed, err
+	}
+	t, err := listenTools(r.dir, func() *mcp.Server { return r.tools(ctx) })
 	if err != nil {
 		return exitFailed, err
 	}
@@ -190,6 +192,9 @@ func (r *run) open(ctx, limited context.Context, wg *sync.WaitGroup, api string)
 		return err
 	}
 	r.session.follow(thread)
+	if err := plan.NoteSession(r.dir, thread); err != nil { // without it the session might not be kept while it is open
+		return err
+	}
 	r.bridge = bridge.Start(r.launch, bridge.Options{Log: slog.New(slog.NewTextHandler(r.log, nil)), Waker: bridge.WakerFunc(r.wake)})
 	close(r.bridged)
 	wg.Go(func() { r.tell(ctx) })
@@ -231,7 +236,7 @@ func (r *run) wake(ctx context.Context, n bridge.Notice) (read bool, err error) 
 // foreground runs the terminal program until it or the server ends.
 func (r *run) foreground(api string) (int, error) {
 	cmd := exec.Command(r.plan.Binary, "resume", "--remote", "unix://"+api, r.session.view().Thread)
-	cmd.Env = clientEnv(os.Environ())
+	cmd.Env = program.ClientEnv(os.Environ())
 	cmd.Dir = r.plan.Cwd
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	tui, err := program.Start(cmd)
@@ -285,12 +290,4 @@ func (r *run) withLog(err error) error {
 		return fmt.Errorf("%w; the server's last words:\r\n%s", err, tail)
 	}
 	return err
-}
-
-// clientEnv is the environment of the terminal program: without COTAL_ variables, which are the server's. The nonce
-// stays: it marks what belongs to the seat.
-func clientEnv(env []string) []string {
-	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
-		return strings.HasPrefix(kv, "COTAL_") && !strings.HasPrefix(kv, "COTAL_SEAT_NONCE=")
-	})
 }

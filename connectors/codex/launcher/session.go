@@ -78,6 +78,9 @@ func (r *run) tell(ctx context.Context) {
 		if v.Thread != subscribed {
 			// The person at the terminal opened another session. It can be followed once it is in its file.
 			if r.subscribe(ctx, v) {
+				if err := plan.NoteSession(r.dir, v.Thread); err != nil {
+					fmt.Fprintln(r.log, err)
+				}
 				subscribed, v = v.Thread, r.session.view()
 			} else if v.Active {
 				again = time.After(subscribeAgain)

@@ -2,19 +2,15 @@ package launcher
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
-	"syscall"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cotal-ai/cotal-host/connectors/codex/plan"
+	"github.com/cotal-ai/cotal-host/sdk/private"
 )
 
 // tools serves the bridge's tools. The program starts an MCP server for each session that it has open, agents that
@@ -26,39 +22,17 @@ type tools struct {
 	wg     sync.WaitGroup
 }
 
-// listenTools opens the socket at path, for this user alone.
-func listenTools(path string, server func() *mcp.Server) (*tools, error) {
-	if err := privateDir(filepath.Dir(path)); err != nil {
-		return nil, fmt.Errorf("make socket for tools: %w", err)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a launch that was killed
-		return nil, fmt.Errorf("make socket for tools: %w", err)
-	}
-	l, err := net.Listen("unix", path)
+// listenTools opens the socket for tools of the launch in dir, for this user alone.
+func listenTools(dir string, server func() *mcp.Server) (*tools, error) {
+	path, err := private.PlaceSocket(dir, plan.ToolsSocket, nil)
 	if err != nil {
 		return nil, fmt.Errorf("make socket for tools: %w", err)
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
+	l, err := private.Listen(path)
+	if err != nil {
 		return nil, fmt.Errorf("make socket for tools: %w", err)
 	}
 	return &tools{l: l, server: server}, nil
-}
-
-// privateDir makes a directory of this user alone, or checks that it is one.
-func privateDir(dir string) error {
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	st, err := os.Lstat(dir)
-	if err != nil {
-		return err
-	}
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	if !st.IsDir() || st.Mode().Perm()&0o077 != 0 || !ok || int(sys.Uid) != os.Geteuid() {
-		return fmt.Errorf("%s is not a directory of this user alone (mode 0700)", dir)
-	}
-	return nil
 }
 
 // serve answers until ctx ends.
@@ -93,7 +67,10 @@ func (t *tools) talk(ctx context.Context, conn net.Conn) {
 // forward is an MCP server on standard input and output that passes everything on to the bridge of the seat whose
 // launch is in dir. It ends when either side does.
 func forward(dir string, in io.Reader, out io.Writer) error {
-	_, path := plan.Sockets(dir)
+	path, err := private.FindSocket(dir, plan.ToolsSocket)
+	if err != nil {
+		return fmt.Errorf("reach the bridge of this seat: %w", err)
+	}
 	conn, err := net.Dial("unix", path)
 	if err != nil {
 		return fmt.Errorf("reach the bridge of this seat: %w", err)

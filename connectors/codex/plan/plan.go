@@ -3,13 +3,11 @@ package plan
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
+	"strings"
 )
 
 // Version is the version of Plan. Connector and launcher come in one bundle, but a seat that was prepared
@@ -92,17 +90,41 @@ func parse(data []byte) (Plan, error) {
 	return p, nil
 }
 
-// maxSocketPath is what every system of ours takes as the path of a socket, in bytes.
-const maxSocketPath = 100
+// Names of the sockets of a launch (private.PlaceSocket): where the program's server listens, and where the bridge of
+// the seat does for the program's MCP servers.
+const (
+	APISocket   = "codex.sock"
+	ToolsSocket = "mcp.sock"
+)
 
-// Sockets are where the server of a launch listens, and where its bridge does: in the directory of the launch,
-// or where that path is too long in the user's directory for sockets.
-func Sockets(dir string) (api, mcp string) {
-	api, mcp = filepath.Join(dir, "codex.sock"), filepath.Join(dir, "mcp.sock")
-	if len(api) <= maxSocketPath {
-		return api, mcp
+// SessionsName is the file beside the plan with the ids of the sessions that the seat has worked in, a line each: they
+// are kept as long as it lives.
+const SessionsName = "sessions"
+
+// NoteSession adds a session to those that the seat whose launch is in dir has worked in.
+func NoteSession(dir, id string) error {
+	f, err := os.OpenFile(filepath.Join(dir, SessionsName), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("note session: %w", err)
 	}
-	sum := sha256.Sum256([]byte(dir))
-	base := filepath.Join("/tmp", "cotal-"+strconv.Itoa(os.Geteuid()), "x-"+hex.EncodeToString(sum[:8]))
-	return base + "-codex.sock", base + "-mcp.sock"
+	_, err = f.WriteString(id + "\n")
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("note session: %w", err)
+	}
+	return nil
+}
+
+// SessionsOf are the sessions that the launch in dir begins with or has worked in. What cannot be read names none.
+func SessionsOf(dir, planFile string) []string {
+	var ids []string
+	if p, err := Read(filepath.Join(dir, planFile)); err == nil && p.Session != "" {
+		ids = append(ids, p.Session)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, SessionsName)); err == nil {
+		ids = append(ids, strings.Fields(string(text))...)
+	}
+	return ids
 }

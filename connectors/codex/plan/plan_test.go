@@ -28,16 +28,3 @@ func TestPlansThatCannotBeMeantAreRefused(t *testing.T) {
 		})
 	}
 }
-
-func TestSocketsFitWhereverTheSeatIs(t *testing.T) {
-	api, mcp := Sockets("/short")
-	if api != "/short/codex.sock" || mcp != "/short/mcp.sock" {
-		t.Errorf("%s and %s, want both beside the plan", api, mcp)
-	}
-	long := "/" + strings.Repeat("x", 120)
-	api, mcp = Sockets(long)
-	other, _ := Sockets(long + "y")
-	if len(api) > maxSocketPath || len(mcp) > maxSocketPath || api == mcp || api == other {
-		t.Errorf("%s, %s and %s of another seat: want short ones, all different", api, mcp, other)
-	}
-}

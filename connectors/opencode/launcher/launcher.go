@@ -10,9 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -126,7 +124,8 @@ func (r *run) boot() (session string, code int, err error) {
 // foreground runs the terminal client until it or the server ends.
 func (r *run) foreground(session string) (int, error) {
 	cmd := exec.Command(r.plan.Binary, "attach", "http://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(r.plan.Port)), "--session", session)
-	cmd.Env = append(clientEnv(os.Environ()), "OPENCODE_SERVER_PASSWORD="+r.plan.Password)
+	// Its configuration is the server's.
+	cmd.Env = append(program.ClientEnv(os.Environ(), "OPENCODE_CONFIG_CONTENT"), "OPENCODE_SERVER_PASSWORD="+r.plan.Password)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	client, err := program.Start(cmd)
 	if err != nil {
@@ -179,13 +178,4 @@ func (r *run) withLog(err error) error {
 		return fmt.Errorf("%w; the server's last words:\r\n%s", err, tail)
 	}
 	return err
-}
-
-// clientEnv is the environment of the terminal client: without COTAL_ variables and the seat's
-// configuration, which are the server's. The nonce stays: it marks what belongs to the seat.
-func clientEnv(env []string) []string {
-	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
-		return strings.HasPrefix(kv, "OPENCODE_CONFIG_CONTENT=") ||
-			(strings.HasPrefix(kv, "COTAL_") && !strings.HasPrefix(kv, "COTAL_SEAT_NONCE="))
-	})
 }

@@ -3,10 +3,10 @@ package launcher
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/cotal-ai/cotal-host/connectors/opencode/api"
+	"github.com/cotal-ai/cotal-host/sdk/private"
 )
 
 // prepare brings the plan's session up, with its first turn, and returns its id. A model that the server does not
@@ -37,8 +37,8 @@ func prepare(ctx context.Context, c *api.Client, p Plan, dir string) (session st
 	if err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(filepath.Join(dir, api.SessionFile), []byte(session+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("note the session: %w", err)
+	if err := private.WriteFile(filepath.Join(dir, api.SessionFile), []byte(session+"\n")); err != nil {
+		return "", err
 	}
 	if p.Prompt == "" {
 		return session, nil

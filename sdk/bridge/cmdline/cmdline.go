@@ -3,10 +3,6 @@
 package cmdline
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"io"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -32,30 +28,33 @@ type Bridge struct {
 // Errors: sdk.ErrNotFound (the bundle has no bridge), sdk.ErrInvalid (another digest), sdk.ErrUnavailable (the host
 // gave the launch no material: it has no mesh).
 func Find(bundleDir, digest string, baseEnv []string) (Bridge, error) {
-	b := Bridge{Path: filepath.Join(bundleDir, Program), Material: sdk.Getenv(baseEnv, wire.LaunchMaterialEnv)}
+	b := Bridge{Material: sdk.Getenv(baseEnv, wire.LaunchMaterialEnv)}
 	if !filepath.IsAbs(b.Material) {
 		return Bridge{}, sdk.Errorf(sdk.ErrUnavailable, "this launch has no material (%s): the host has no mesh to join", wire.LaunchMaterialEnv)
 	}
-	st, err := os.Stat(b.Path)
-	if err != nil || !st.Mode().IsRegular() || st.Mode().Perm()&0o111 == 0 || !filepath.IsAbs(b.Path) {
-		return Bridge{}, sdk.Errorf(sdk.ErrNotFound, "%s is missing from the bundle directory %s, or is no program; build or install the bundle again", Program, bundleDir)
-	}
-	if digest == "" {
-		return b, nil
-	}
-	f, err := os.Open(b.Path)
-	if err != nil {
-		return Bridge{}, sdk.Errorf(sdk.ErrNotFound, "%v", err)
-	}
-	defer f.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, f); err != nil {
-		return Bridge{}, sdk.Errorf(sdk.ErrNotFound, "read %s: %v", b.Path, err)
-	}
-	if got := hex.EncodeToString(sum.Sum(nil)); !strings.EqualFold(got, digest) {
-		return Bridge{}, sdk.Errorf(sdk.ErrInvalid, "%s has digest %s, plugins.toml says bridge_sha256 = %s; build or install the bundle again", b.Path, got, digest)
-	}
-	return b, nil
+	var err error
+	b.Path, err = sdk.BundledProgram(bundleDir, Program, "bridge_sha256", digest)
+	return b, err
+}
+
+// Config is what [plugin.config] of a connector says of the bridge. Embed it in what sdk.PluginConfig.Decode fills.
+type Config struct {
+	// BridgeSHA256 is the digest of cotal-bridge, in hex, checked before each launch; empty: it is not.
+	BridgeSHA256 string `json:"bridge_sha256"`
+}
+
+// In is the bridge of that configuration in a bundle directory.
+func (c Config) In(bundleDir string) Bundle { return Bundle{dir: bundleDir, config: c} }
+
+// Bundle is where a connector finds the bridge.
+type Bundle struct {
+	dir    string
+	config Config
+}
+
+// Find is the function Find for this bundle.
+func (b Bundle) Find(baseEnv []string) (Bridge, error) {
+	return Find(b.dir, b.config.BridgeSHA256, baseEnv)
 }
 
 // MCP is the argv of the bridge as an MCP server of the program, with further flags such as "--wake", "host".

@@ -1,0 +1,135 @@
+package kept_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk/kept"
+)
+
+func number(n int) *int { return &n }
+
+func TestWhichSessionsAreSurplus(t *testing.T) {
+	now := time.Now()
+	days := func(all ...int) []kept.Session {
+		var out []kept.Session
+		for _, d := range all {
+			out = append(out, kept.Session{Path: fmt.Sprint(d), Time: now.Add(-time.Duration(d)*24*time.Hour - time.Minute)})
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		bounds kept.Bounds
+		all    []kept.Session
+		needed string
+		want   string
+	}{
+		"none of a few":                              {kept.Bounds{}, days(1, 2, 3), "", ""},
+		"what is older than the default":             {kept.Bounds{}, days(1, 89, 90, 400), "", "400 90"},
+		"the oldest of too many":                     {kept.Bounds{Sessions: number(2)}, days(2, 5, 3, 4), "", "5 4"},
+		"old ones count for those that are too many": {kept.Bounds{Sessions: number(2), Days: number(4)}, days(2, 5, 3, 7), "", "7 5"},
+		"what is needed stays, and another goes":     {kept.Bounds{Sessions: number(2)}, days(2, 5, 3, 4), "5", "4 3"},
+		"what is needed stays however old it is":     {kept.Bounds{}, days(2, 400, 300), "400", "300"},
+		"what is of the last day stays":              {kept.Bounds{Sessions: number(1)}, days(0, 0, 0), "", ""},
+		"no bound of age":                            {kept.Bounds{Days: number(0)}, days(1, 4000), "", ""},
+		"no bound of number":                         {kept.Bounds{Sessions: number(0)}, days(1, 2, 3), "", ""},
+	} {
+		var got []string
+		for _, s := range c.bounds.Surplus(c.all, now, func(path string) bool { return path == c.needed }) {
+			got = append(got, s.Path)
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: %v, want %s", name, got, c.want)
+		}
+	}
+	many := make([]kept.Session, kept.DefaultSessions+3)
+	for i := range many {
+		many[i] = kept.Session{Path: fmt.Sprint(i), Time: now.Add(-48 * time.Hour).Add(-time.Duration(i) * time.Second)}
+	}
+	if got := (kept.Bounds{}).Surplus(many, now, nil); len(got) != 3 {
+		t.Errorf("of three more than the default %d go", len(got))
+	}
+	for name, b := range map[string]kept.Bounds{"keep_days": {Days: number(-1)}, "keep_sessions": {Sessions: number(-1)}} {
+		if err := b.Check(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestPruningRemovesFilesAndTheirEmptyDirectories(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "[odd]*")
+	put := func(name string) string {
+		t.Helper()
+		path := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	alone, held, beside, other := put("a/1.jsonl"), put("b/2.jsonl"), put("b/3.jsonl"), put("b/notes")
+	if err := os.Symlink(other, filepath.Join(root, "b", "4.jsonl")); err != nil {
+		t.Fatal(err)
+	}
+	later := time.Now().Add(100 * 24 * time.Hour)
+	prune := func(b kept.Bounds, now time.Time) []string {
+		t.Helper()
+		removed, err := b.Prune(root, now, func(path string) bool { return path == held }, kept.Pattern(root, "*", "*.jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return removed
+	}
+	if removed := prune(kept.Bounds{Sessions: number(1)}, time.Now()); len(removed) != 0 {
+		t.Errorf("on the first day %v are removed", removed)
+	}
+	if removed := prune(kept.Bounds{}, later); !slices.Equal(removed, []string{alone, beside}) && !slices.Equal(removed, []string{beside, alone}) {
+		t.Errorf("removed are %v, want %s and %s", removed, alone, beside)
+	}
+	for path, there := range map[string]bool{filepath.Dir(alone): false, root: true, held: true, other: true, filepath.Join(root, "b", "4.jsonl"): true} {
+		if _, err := os.Lstat(path); (err == nil) != there {
+			t.Errorf("%s: %v, want there: %v", path, err, there)
+		}
+	}
+}
+
+// A session that somebody goes on with after a long time is as good as new, and no later than it was for whoever looks
+// for the latest of several.
+func TestARenewedSessionIsNotOld(t *testing.T) {
+	root := t.TempDir()
+	path := filepath.Join(root, "1.jsonl")
+	then := time.Now().Add(-400 * 24 * time.Hour).Truncate(time.Second)
+	if err := errors.Join(os.WriteFile(path, nil, 0o644), os.Chtimes(path, then, then), kept.Renew(path)); err != nil {
+		t.Fatal(err)
+	}
+	removed, err := kept.Bounds{Sessions: number(1)}.Prune(root, time.Now(), nil, kept.Pattern(root, "*.jsonl"))
+	if err != nil || len(removed) != 0 {
+		t.Errorf("removed are %v, %v", removed, err)
+	}
+	st, err := os.Stat(path)
+	if err != nil || !st.ModTime().Equal(then) || st.Mode().Perm() != 0o600 {
+		t.Errorf("it is %v, %v", st, err)
+	}
+}
+
+func TestADirectoryOfSessionsIsNothingForGit(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	if err := kept.Ignore(dir); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, ".gitignore")
+	if text, err := os.ReadFile(path); err != nil || string(text) != "*\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if err := errors.Join(os.WriteFile(path, []byte("mine\n"), 0o600), kept.Ignore(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != "mine\n" {
+		t.Errorf("the user's own became %q, %v", text, err)
+	}
+}
