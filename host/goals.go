@@ -72,15 +72,15 @@ func (h *Host) openRecords(ctx context.Context) error {
 
 // openGoals lets the ends of goals go to the mesh, once this incarnation is the one that is registered, and
 // looks through what an earlier one left. fence says before each commit whether that still is so.
-func (h *Host) openGoals(ctx context.Context, fence func(context.Context) error) {
+func (h *Host) openGoals(fence func(context.Context) error) {
 	if err := h.goals.Open(fence); err != nil {
 		h.log.Error("the ends of some goals stay in the journal until the next start", "err", err)
 	}
 	done := make(chan struct{})
-	go func() {
+	h.background(func(ctx context.Context) {
 		defer close(done)
 		h.goals.Reconcile(ctx)
-	}()
+	})
 	t := time.NewTimer(reconcileWait)
 	defer t.Stop()
 	select {

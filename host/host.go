@@ -82,6 +82,9 @@ type Host struct {
 	registration atomic.Pointer[bus.Registration] // nil: not registered
 	registering  *bus.Registration                // what is being tried, by boot and then by keepRegistered
 	keeping      sync.WaitGroup                   // of what keepRegistered began
+	beside       sync.WaitGroup                   // of what runs beside; see background
+	life         context.Context                  // ends when the host closes
+	end          context.CancelFunc
 	fence        *control.Fence
 	classSpawn   atomic.Bool // spawn and launch are on the rail of the class
 
@@ -141,8 +144,14 @@ func New(cfg Config) (*Host, error) {
 	if cfg.Stderr == nil {
 		cfg.Stderr = io.Discard
 	}
-	return &Host{cfg: cfg, started: time.Now(), log: hclog.NewNullLogger(), stop: stopper{done: make(chan struct{})}}, nil
+	h := &Host{cfg: cfg, started: time.Now(), log: hclog.NewNullLogger(), stop: stopper{done: make(chan struct{})}}
+	h.life, h.end = context.WithCancel(context.Background())
+	return h, nil
 }
+
+// background runs fn beside what calls it. The host waits for it when it closes, behind the end of its context and before
+// it gives up the journal.
+func (h *Host) background(fn func(ctx context.Context)) { h.beside.Go(func() { fn(h.life) }) }
 
 // Run boots, serves until ctx ends, a signal arrives or a shutdown command is carried out, and stops.
 // Seats outlive it unless a shutdown asked for their end. The error of a failed boot or an incomplete
@@ -173,7 +182,7 @@ func (h *Host) Run(ctx context.Context) error {
 
 // boot runs the start order. Whatever it opened is closed by closeAll.
 func (h *Host) boot(ctx context.Context) error {
-	go control.Prepare() // while the plugins start
+	h.background(func(context.Context) { control.Prepare() }) // while the plugins start
 	var err error
 	h.inst, err = instance.OpenWith(ctx, h.cfg.Root, func(dir string) (string, uint64, error) {
 		if h.journal, err = journal.Open(filepath.Join(dir, "journal.db")); err != nil {
@@ -233,7 +242,7 @@ func (h *Host) boot(ctx context.Context) error {
 	go func() { runtime <- h.catalog.StartRuntime(ctx, h.runtimeName()) }()
 	for _, name := range live.Runtimes() {
 		if name != h.runtimeName() {
-			go h.startOther(ctx, name)
+			h.background(func(ctx context.Context) { h.startOther(ctx, name) })
 		}
 	}
 	server, token, err := h.startBroker(ctx)
@@ -352,7 +361,7 @@ func (h *Host) serve(ctx context.Context, url, tokenFile string, runtimeErr erro
 	if err != nil {
 		return err
 	}
-	h.openGoals(ctx, h.fenced)
+	h.openGoals(h.fenced)
 	h.service, err = h.bus.Serve(ctx, bus.EndpointConfig{
 		Space: h.cfg.Space, Endpoint: wire.EndpointManager, InstanceID: h.inst.ID, Epoch: h.inst.Epoch,
 		Contract: contract, Commands: commands, Log: h.log.Named("control"),
@@ -373,11 +382,11 @@ func (h *Host) serve(ctx context.Context, url, tokenFile string, runtimeErr erro
 		return err
 	}
 	h.printReady(url, runtimeErr)
-	go h.recoverSessions(ctx)
+	h.background(h.recoverSessions)
 	h.appear()
 	h.catalog.StartConnectors() // behind ready: a spawn waits for its connector, nobody else does
 	h.keepRegistered()
-	go h.pruneLoop()
+	h.background(h.pruneLoop)
 	return nil
 }
 
@@ -389,22 +398,22 @@ const (
 	keepGoals  = 24 * time.Hour // a retried request finds its goal for at least this long
 )
 
-func (h *Host) pruneLoop() {
+func (h *Host) pruneLoop(life context.Context) {
 	tick := time.NewTicker(pruneEvery)
 	defer tick.Stop()
 	for {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(life, time.Minute)
 		err := h.journal.Update(ctx, func(tx *journal.Tx) error {
 			_, _, err := tx.Prune(time.Now(), keepRows, keepSeats, keepGoals)
 			return err
 		})
 		cancel()
-		if err != nil && !errors.Is(err, journal.ErrClosed) {
+		if err != nil && life.Err() == nil {
 			h.log.Warn("prune journal", "err", err)
 		}
 		select {
 		case <-tick.C:
-		case <-h.stop.done:
+		case <-life.Done():
 			return
 		}
 	}
@@ -434,6 +443,7 @@ func (h *Host) Status() wire.StatusReply {
 // closeAll releases what boot opened, in reverse. Seats are not touched.
 func (h *Host) closeAll() {
 	h.stop.once.Do(func() { close(h.stop.done) })
+	h.end()
 	if h.sessions != nil {
 		h.sessions.Close()
 	}
@@ -461,6 +471,7 @@ func (h *Host) closeAll() {
 	if h.broker != nil {
 		h.broker.Shutdown()
 	}
+	h.beside.Wait()
 	if h.journal != nil {
 		if err := h.journal.Close(); err != nil {
 			h.log.Error("close journal", "err", err)

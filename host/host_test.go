@@ -1,12 +1,15 @@
 package host
 
 import (
+	"context"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/host/seat"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -62,5 +65,27 @@ func TestStopsJoinAndAContraryOneIsRefused(t *testing.T) {
 	hasten := make(chan struct{})
 	if _, err := h.shutdown(false, hasten); err != nil {
 		t.Errorf("a signal during a stop must join it: %v", err)
+	}
+}
+
+// A host gives up its journal and its lock at the end of its close: nothing of it may be at work by then, whatever it was.
+func TestTheCloseOfAHostWaitsForWhatRunsBeside(t *testing.T) {
+	h, err := New(Config{Open: true, Root: t.TempDir(), RuntimeDir: "/tmp/cotal-test", SeatRoot: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.journal, err = journal.Open(filepath.Join(t.TempDir(), "journal.db")); err != nil {
+		t.Fatal(err)
+	}
+	var late error
+	h.background(func(ctx context.Context) {
+		<-ctx.Done()
+		late = h.journal.View(func(*journal.Tx) error { return nil })
+	})
+	h.background(h.pruneLoop)
+	h.closeAll()
+	h.beside.Wait()
+	if late != nil {
+		t.Errorf("what ran beside has found %v", late)
 	}
 }

@@ -43,7 +43,7 @@ func (h *Host) openMessaging(ctx context.Context) error {
 		return err
 	}
 	if h.mesh.roster, err = h.bus.WatchPresence(ctx, h.cfg.Space); err == nil {
-		go h.logView(h.mesh.roster)
+		h.background(func(context.Context) { h.logView(h.mesh.roster) }) // until the roster is closed
 	}
 	return err
 }

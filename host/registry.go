@@ -82,10 +82,10 @@ func (i instances) Instances(ctx context.Context) ([]wire.ExpectedReply, error) 
 // keepRegistered says that this host is ready, and looks after that until it stops.
 func (h *Host) keepRegistered() {
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
+	h.keeping.Go(func() {
 		<-h.stop.done
 		cancel()
-	}()
+	})
 	h.keeping.Go(func() {
 		for h.registration.Load() == nil {
 			select {
