@@ -57,7 +57,7 @@ func command(code *int) *cobra.Command {
 	root.PersistentFlags().StringVar(&material, "material", "", "file of the launch material (default: what "+wire.LaunchMaterialEnv+" names)")
 	launch := func() (bridge.Launch, error) { return bridge.ReadLaunch(material, nil) }
 
-	wake, file, silence := "", "", time.Duration(0)
+	wake, wakeFile, file, silence := "", "", "", time.Duration(0)
 	server := &cobra.Command{
 		Use: "mcp", Short: "Be the MCP server of an agent program", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -66,8 +66,13 @@ func command(code *int) *cobra.Command {
 			case "none":
 			case "host":
 				opts.WakeByHost = true
+			case "file":
+				if wakeFile == "" {
+					return errors.New("--wake file needs --wake-file PATH")
+				}
+				opts.Waker = fileWaker(wakeFile)
 			default:
-				return fmt.Errorf("--wake %q is not none or host", wake)
+				return fmt.Errorf("--wake %q is not none, host or file", wake)
 			}
 			l, err := launch()
 			if err != nil {
@@ -76,7 +81,8 @@ func command(code *int) *cobra.Command {
 			return serve(cmd.Context(), l, opts)
 		},
 	}
-	server.Flags().StringVar(&wake, "wake", "none", "how an idle program is told of direct messages: none (it asks, or a hook or next brings them), or host (a line is typed into its terminal, never while a person types there)")
+	server.Flags().StringVar(&wake, "wake", "none", "how an idle program is told of direct messages: none (it asks, or a hook or next brings them), host (a line is typed into its terminal, never while a person types there), or file (they are added to --wake-file)")
+	server.Flags().StringVar(&wakeFile, "wake-file", "", "a file of commands that the program watches; messages are added to it, a line {\"type\":\"submit\",\"text\":…} each time")
 	server.Flags().StringVar(&file, "status-file", "", "a file in which the program says its state (idle, busy, waiting), for what its hooks do not tell; "+parentMark+" stands for its process id")
 	server.Flags().DurationVar(&silence, "silence", bridge.DefaultSilence, "how long a turn may tell nothing before it counts as over; 0: for ever")
 	root.AddCommand(server)

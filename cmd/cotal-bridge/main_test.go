@@ -316,7 +316,8 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 	}{
 		{"a file that is not there", []string{"mcp", "--material", broken + ".none"}, "broken.json.none"},
 		{"a field that is wrong", []string{"mcp", "--material", broken}, "seat.id"},
-		{"a way to wake that there is none of", []string{"mcp", "--wake", "bell"}, `"bell" is not none or host`},
+		{"a way to wake that there is none of", []string{"mcp", "--wake", "bell"}, `"bell" is not none, host or file`},
+		{"a file to wake by that has no name", []string{"mcp", "--wake", "file"}, "--wake-file"},
 		{"nobody to take messages from", []string{"next"}, "bridge.sock"},
 		{"messages to nowhere", []string{"run", "--messages", "mars", "--", "true"}, `"mars" is not none, file or stdin`},
 		{"a program that is not there", []string{"run", "--", "/no/such/program"}, "/no/such/program"},

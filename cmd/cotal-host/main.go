@@ -91,6 +91,7 @@ func bundled() []manifest.BundleSpec {
 		{Name: "codex", Kind: sdk.KindConnector, Command: "cotal-connector-codex", Helpers: map[string]string{"launcher_sha256": "cotal-codex-seat"}},
 		{Name: "opencode", Kind: sdk.KindConnector, Command: "cotal-connector-opencode", Helpers: map[string]string{"launcher_sha256": "cotal-opencode-seat"}},
 		{Name: "pi", Kind: sdk.KindConnector, Command: "cotal-connector-pi", Helpers: map[string]string{"bridge_sha256": "cotal-bridge"}},
+		{Name: "qwen", Kind: sdk.KindConnector, Command: "cotal-connector-qwen", Helpers: map[string]string{"bridge_sha256": "cotal-bridge"}},
 	}
 }
 

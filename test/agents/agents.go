@@ -54,8 +54,14 @@ var Pi = Agent{
 	Binary: "node_modules/@mariozechner/pi-coding-agent/dist/cli.js",
 }
 
+// Qwen is the version that the qwen connector is tested with; it runs on Node.
+var Qwen = Agent{
+	Name: "qwen", Package: "@qwen-code/qwen-code", Version: "0.24.4",
+	Binary: "node_modules/@qwen-code/qwen-code/cli-entry.js",
+}
+
 // All lists every agent the tests need.
-var All = []Agent{OpenCode, Claude, Codex, Pi}
+var All = []Agent{OpenCode, Claude, Codex, Pi, Qwen}
 
 // codexPlatform is how npm packages name this system.
 func codexPlatform() string {

@@ -112,7 +112,7 @@ func (anthropic) write(ctx context.Context, w http.ResponseWriter, t Turn, a ans
 		"usage": object{"input_tokens": 10, "output_tokens": 12, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0},
 	}
 	if !t.Stream {
-		if err := pause(ctx, a.delay); err != nil {
+		if err := a.hold(ctx); err != nil {
 			return err
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -127,7 +127,7 @@ func (anthropic) write(ctx context.Context, w http.ResponseWriter, t Turn, a ans
 	if err := send("message_start", object{"message": message}); err != nil {
 		return err
 	}
-	if err := pause(ctx, a.delay); err != nil {
+	if err := a.hold(ctx); err != nil {
 		return err
 	}
 	begin, deltas := object{"type": "text", "text": ""}, list{}

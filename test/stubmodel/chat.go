@@ -94,7 +94,7 @@ func (chat) write(ctx context.Context, w http.ResponseWriter, t Turn, a answer) 
 		finish = "tool_calls"
 	}
 	if !t.Stream {
-		if err := pause(ctx, a.delay); err != nil {
+		if err := a.hold(ctx); err != nil {
 			return err
 		}
 		message := object{"role": "assistant", "content": a.text()}
@@ -126,7 +126,7 @@ func (chat) write(ctx context.Context, w http.ResponseWriter, t Turn, a answer) 
 	if err := chunk(delta(object{"role": "assistant", "content": ""}, nil)); err != nil {
 		return err
 	}
-	if err := pause(ctx, a.delay); err != nil {
+	if err := a.hold(ctx); err != nil {
 		return err
 	}
 	if a.tool != nil {

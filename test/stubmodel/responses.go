@@ -135,7 +135,7 @@ func (responses) write(ctx context.Context, w http.ResponseWriter, t Turn, a ans
 		done = responsesTool(a.tool, "completed")
 	}
 	if !t.Stream {
-		if err := pause(ctx, a.delay); err != nil {
+		if err := a.hold(ctx); err != nil {
 			return err
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -160,7 +160,7 @@ func (responses) write(ctx context.Context, w http.ResponseWriter, t Turn, a ans
 	}
 	then("response.created", object{"response": response("in_progress", list{})})
 	if err == nil {
-		err = pause(ctx, a.delay)
+		err = a.hold(ctx)
 	}
 	if a.tool != nil {
 		then("response.output_item.added", object{"output_index": 0, "item": responsesTool(&toolCall{id: a.tool.id, name: a.tool.name}, "in_progress")})

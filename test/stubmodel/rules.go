@@ -34,7 +34,10 @@ type answer struct {
 	delay time.Duration // between the head of the stream and the first text
 	parts []string      // text, in the pieces it is streamed in
 	every time.Duration // between two parts
+	gate  string        // Open of this word lets the text go; empty: there is none
 	tool  *toolCall
+
+	opened <-chan struct{} // of the gate
 }
 
 type toolCall struct {
@@ -53,6 +56,7 @@ func (a answer) summary() string {
 var (
 	wrappers   = regexp.MustCompile(`(?s)<(system-reminder|environment_context|user_instructions)>.*?</(system-reminder|environment_context|user_instructions)>`)
 	toolRule   = regexp.MustCompile(`(?s)TOOLCALL\s+(\S+)\s+(\{.*\})`)
+	holdRule   = regexp.MustCompile(`HOLD (\w+)`)
 	slowRule   = regexp.MustCompile(`SLOW (\d{1,4})`)
 	streamRule = regexp.MustCompile(`STREAM (\d{1,6})(?: (\d{1,5}))?`)
 )
@@ -103,6 +107,9 @@ func decide(t Turn) answer {
 		}
 	}
 	a := answer{parts: split(text)}
+	if m := holdRule.FindStringSubmatch(last); m != nil {
+		a.gate = m[1]
+	}
 	if m := slowRule.FindStringSubmatch(last); m != nil {
 		a.delay = time.Duration(atoi(m[1])) * time.Second
 	}

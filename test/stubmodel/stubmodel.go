@@ -6,6 +6,7 @@
 //
 //	TOOLCALL <name> <json>   one call of that tool; after its result: "STUB-TOOLRESULT <<result>>"
 //	SLOW <n>                 the stream opens, n seconds pass, then the text comes
+//	HOLD <word>              the stream opens, and the text comes once the test has called Open with the word
 //	STREAM <n> [<ms>]        n numbered words, one every ms milliseconds (50), then STREAM-END
 //	HISTORY                  the tail of every earlier user text, in order
 //	anything else            "STUB-REPLY users=<n> last=<<last 60 characters>>"
@@ -64,7 +65,8 @@ type Server struct {
 	mu      sync.Mutex // guards the fields below and writes to log
 	log     io.Writer
 	reqs    []*Request
-	changed chan struct{} // closed and replaced at every change of reqs
+	gates   map[string]chan struct{} // by the word of HOLD; closed: open
+	changed chan struct{}            // closed and replaced at every change of reqs
 }
 
 // Start listens and serves until Close.
@@ -100,6 +102,30 @@ func Start(cfg Config) (*Server, error) {
 
 // BaseURL is what an agent is configured with, ending in /v1.
 func (s *Server) BaseURL() string { return "http://" + s.listener.Addr().String() + "/v1" }
+
+// Open lets every answer go that is held back by HOLD word, and those that would be.
+func (s *Server) Open(word string) {
+	gate := s.gate(word)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-gate:
+	default:
+		close(gate)
+	}
+}
+
+func (s *Server) gate(word string) chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gates == nil {
+		s.gates = map[string]chan struct{}{}
+	}
+	if s.gates[word] == nil {
+		s.gates[word] = make(chan struct{})
+	}
+	return s.gates[word]
+}
 
 // Close ends the server and every answer under way; afterwards the log is complete. It may be called twice.
 func (s *Server) Close() {
@@ -223,6 +249,9 @@ func (s *Server) model(w http.ResponseWriter, r *http.Request, rec *Request) {
 		s.update(rec, func(q *Request) {
 			q.Dialect, q.Turn, q.Reply, q.Side = d.name(), turn, a.summary(), len(turn.Tools) == 0
 		})
+		if a.gate != "" {
+			a.opened = s.gate(a.gate)
+		}
 		if err := d.write(r.Context(), w, turn, a); err != nil {
 			return // the client went away or the server closes: the record stays not done
 		}
@@ -271,6 +300,18 @@ func (s *Server) finish(r *Request) {
 func (s *Server) notify() {
 	close(s.changed)
 	s.changed = make(chan struct{})
+}
+
+// hold waits for as long as the rules say before the first text, or until ctx ends.
+func (a answer) hold(ctx context.Context) error {
+	if a.opened != nil {
+		select {
+		case <-a.opened:
+		case <-ctx.Done():
+			return errors.New("stopped while answering")
+		}
+	}
+	return pause(ctx, a.delay)
 }
 
 // pause waits d, or less when ctx ends.

@@ -169,6 +169,23 @@ func TestAStreamIsObservableInTheMiddle(t *testing.T) {
 	}
 }
 
+func TestAnAnswerIsHeldBackUntilItIsLetGo(t *testing.T) {
+	s := server(t, Config{})
+	r := bufio.NewReader(post(t.Context(), t, s, true, user("HOLD one and say it")).Body)
+	if line, err := r.ReadString('\n'); err != nil || strings.Contains(line, "STUB-REPLY") {
+		t.Fatalf("the stream opens with %q, %v", line, err)
+	}
+	s.Open("another")
+	if got := s.Requests(); len(got) != 1 || got[0].Done {
+		t.Errorf("held back: %+v, want one request that is not done", got)
+	}
+	s.Open("one")
+	s.Open("one")
+	if rest, err := io.ReadAll(r); err != nil || !strings.Contains(string(rest), "STUB-REPLY") {
+		t.Errorf("let go, it goes on with %q, %v", rest, err)
+	}
+}
+
 func TestRequestsAreLoggedAsLines(t *testing.T) {
 	var mu sync.Mutex
 	var log bytes.Buffer

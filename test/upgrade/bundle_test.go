@@ -110,6 +110,7 @@ var versioned = map[string]string{
 	"connectors/opencode/connector.go": "cotal-connector-opencode",
 	"connectors/claude/connector.go":   "cotal-connector-claude",
 	"connectors/pi/pi.go":              "cotal-connector-pi",
+	"connectors/qwen/qwen.go":          "cotal-connector-qwen",
 }
 
 var next struct {
