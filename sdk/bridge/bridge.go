@@ -26,6 +26,7 @@ const (
 	nudgeCheck   = 10 * time.Second // until one that has hooks must have said so, or is told once more
 	maxNudges    = 3
 	holdEvery    = wire.AckWait / 3
+	taskTime     = wire.AckWait - 5*time.Second // that a task of the role waits for an agent that does not read it
 	listenAgain  = 500 * time.Millisecond
 	replayOnJoin = 20 // earlier messages that a channel begins with
 )
@@ -62,10 +63,11 @@ type Options struct {
 
 // Bridge is an agent on the mesh.
 type Bridge struct {
-	l    Launch
-	opts Options
-	log  *slog.Logger
-	box  inbox
+	l     Launch
+	opts  Options
+	times times
+	log   *slog.Logger
+	box   inbox
 
 	ctx    context.Context //nolint:containedctx // of the bridge's own life
 	cancel context.CancelFunc
@@ -100,11 +102,21 @@ type Bridge struct {
 // Start begins to be an agent. It returns at once: the mesh is joined beside it and looked for until it is there,
 // since an agent program waits for nobody. Joined waits; Close ends it.
 func Start(l Launch, opts Options) *Bridge {
+	return start(l, opts, times{task: taskTime, hold: holdEvery})
+}
+
+// times are those of a bridge that a test shortens.
+type times struct {
+	task time.Duration // see taskTime
+	hold time.Duration // how often the mesh is told that a message is still being handled
+}
+
+func start(l Launch, opts Options, t times) *Bridge {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	b := &Bridge{
-		l: l, opts: opts, log: opts.Log, change: make(chan struct{}, 1), bell: make(chan struct{}, 1), joined: make(chan struct{}),
+		l: l, opts: opts, times: t, log: opts.Log, change: make(chan struct{}, 1), bell: make(chan struct{}, 1), joined: make(chan struct{}),
 		trouble: errors.New("it is being looked for"), attention: wire.AttentionOpen, modes: map[string]string{}, channels: map[string]*mesh.Channel{},
 	}
 	b.state = State{Status: first(opts.Status, wire.StatusIdle), By: opts.By, Activity: opts.Activity, Turn: opts.Status == wire.StatusWorking}
@@ -140,7 +152,7 @@ func (b *Bridge) Joined(ctx context.Context) error {
 func (b *Bridge) Close() {
 	b.cancel()
 	b.wg.Wait()
-	for _, it := range b.box.waiting() {
+	for _, it := range b.box.held() {
 		_ = it.d.Again(0) // to the next process of this life, if there is one
 	}
 	b.mu.Lock()
@@ -306,10 +318,8 @@ func (b *Bridge) appear(ctx context.Context) error {
 	b.told(&card)
 	// A bridge that ends while it joins waits a moment for the answer: a record that stands on the mesh, and of which
 	// nobody here knows, gets no goodbye.
-	join, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	join, giveUp := lastWord(ctx)
 	defer giveUp()
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(leaveTimeout, giveUp) })
-	defer stop()
 	p, err := c.Join(join, mesh.JoinConfig{
 		Card: card, LifecycleUID: b.l.LifecycleUID, Status: rec.Status, Activity: rec.Activity, Condition: rec.Condition,
 		Environment: b.l.Environment,
@@ -510,7 +520,7 @@ func (b *Bridge) handOver(event string) (json.RawMessage, []item) {
 		return nil, nil
 	}
 	end, within := word(event) == "stop", word(event) == "posttooluse"
-	items := b.box.take(func(it item) bool { return it.urgent || !it.silent && !end && !(within && it.turn) })
+	items, _, _ := b.box.take(func(it item) bool { return it.urgent || !it.silent && !end && !(within && it.turn) })
 	if len(items) == 0 {
 		return nil, nil
 	}
@@ -543,7 +553,17 @@ func hookForm(event string) func(text string) any {
 // done takes messages for read, here and on the mesh.
 func (b *Bridge) done(items []item) {
 	b.box.remove(items)
-	ctx, cancel := context.WithTimeout(b.ctx, stepTimeout)
+	// Also of a bridge that ends: what was read comes to somebody else otherwise.
+	told, giveUp := lastWord(b.ctx)
+	defer giveUp()
+	ctx, cancel := context.WithTimeout(told, stepTimeout)
 	defer cancel()
 	ack(ctx, items)
+}
+
+// lastWord is ctx and a moment behind its end, for what has to be answered all the same.
+func lastWord(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(leaveTimeout, giveUp) })
+	return longer, func() { stop(); giveUp() }
 }

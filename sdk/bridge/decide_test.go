@@ -244,7 +244,7 @@ func TestAnInboxIsBounded(t *testing.T) {
 	if items, left, _ := b.look(all); len(items) != 1 || left != 1 || items[0].m.ID != "c1" {
 		t.Errorf("%d items, %d left", len(items), left)
 	}
-	taken := b.take(all)
+	taken, _, _ := b.take(all)
 	if items, _, _ := b.look(all); len(taken) != 1 || len(items) != 1 || items[0].m.ID != "c2" {
 		t.Errorf("%d were taken, %d are left", len(taken), len(items))
 	}
@@ -255,12 +255,12 @@ func TestAnInboxIsBounded(t *testing.T) {
 	// What is taken out is still unread, until it is removed: then whoever has it out cannot put it back.
 	task := sent(1)
 	b.put(task)
-	taken = b.take(func(it item) bool { return it.d != nil })
+	taken, _, _ = b.take(func(it item) bool { return it.d != nil })
 	if len(taken) != 1 || !b.has(task) {
 		t.Errorf("%d were taken, and what was taken counts as read", len(taken))
 	}
 	b.back(taken)
-	taken = b.take(func(it item) bool { return it.d != nil })
+	taken, _, _ = b.take(func(it item) bool { return it.d != nil })
 	b.remove([]item{task})
 	b.back(taken)
 	if len(taken) != 1 || b.has(task) {

@@ -43,11 +43,15 @@ type inbox struct {
 	room    chan struct{} // closed when there is room for direct messages again; nil: there is
 }
 
-// put takes a message in. It reports false for one that is there already: then its newer delivery counts.
+// put takes a message in. It reports false for one that is there already: then its newer delivery counts. One that is
+// taken out is there too.
 func (b *inbox) put(it item) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if it.m.ID != "" {
+		if slices.ContainsFunc(b.lent, func(o item) bool { return o.m.ID == it.m.ID && o.m.Sender == it.m.Sender }) {
+			return false // whichever delivery is answered, the message is
+		}
 		if i := slices.IndexFunc(b.items, func(o item) bool { return o.m.ID == it.m.ID && o.m.Sender == it.m.Sender }); i >= 0 {
 			if it.d != nil {
 				b.items[i].d = it.d
@@ -105,13 +109,25 @@ func (b *inbox) look(pick func(item) bool) (items []item, left, dropped int) {
 
 // take is look, and takes what it returns out, so that nobody else brings it meanwhile. What could not be brought
 // goes back.
-func (b *inbox) take(pick func(item) bool) []item {
+func (b *inbox) take(pick func(item) bool) (items []item, left, dropped int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	items, _, _ := b.next(pick)
+	items, left, dropped = b.next(pick)
 	b.out(items)
 	b.lent = append(b.lent, items...)
-	return items
+	return items, left, dropped
+}
+
+// withdraw takes a message out that somebody else is to have. It reports false for one that is not here: it was read, or
+// is taken out and about to be.
+func (b *inbox) withdraw(it item) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !among(b.items, it) {
+		return false
+	}
+	b.out([]item{it})
+	return true
 }
 
 // back puts in again what was taken, as the oldest. What was removed meanwhile stays away.
@@ -142,7 +158,7 @@ func (b *inbox) next(pick func(item) bool) (items []item, left, dropped int) {
 	return items, left, b.dropped
 }
 
-// remove takes messages out that were read, or that somebody else is to have. Whoever has them out cannot put them back.
+// remove takes messages out that were read. Whoever has them out cannot put them back.
 func (b *inbox) remove(read []item) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -180,17 +196,11 @@ func (b *inbox) dropChannel(channel string) {
 	b.items = slices.DeleteFunc(b.items, func(o item) bool { return o.d == nil && o.m.Channel == channel })
 }
 
-// waiting returns the direct messages that wait, for their time to be begun anew.
-func (b *inbox) waiting() []item {
+// held returns what the mesh takes for being handled here: what waits, and what is taken out.
+func (b *inbox) held() []item {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var out []item
-	for _, it := range b.items {
-		if it.d != nil && it.m.Kind == wire.MessageDirect {
-			out = append(out, it)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Concat(b.items, b.lent), func(it item) bool { return it.d == nil })
 }
 
 func (b *inbox) unread() (direct, channel int) {

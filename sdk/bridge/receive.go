@@ -70,7 +70,8 @@ func (b *Bridge) readDirect(q *mesh.Queue) {
 }
 
 // readTasks reads what is sent to the role, one task at a time and only while the agent is idle: another of the same
-// role may have the time. One that is not read here within the time that the mesh gives goes to whoever is next.
+// role may have the time. One that is not read here within a while goes to whoever is next; one that somebody has out at
+// that moment does not, since a turn may be about to begin with it.
 func (b *Bridge) readTasks() {
 	c, err := b.mesh()
 	if err != nil {
@@ -109,13 +110,15 @@ func (b *Bridge) readTasks() {
 		}
 		it := item{m: d.Message, d: &d}
 		b.receive(d.Message, &d)
-		for limit := time.Now().Add(wire.AckWait - 5*time.Second); b.box.has(it) && time.Now().Before(limit); {
-			if !b.pause(time.Second) {
+		for limit := time.Now().Add(b.times.task); b.box.has(it); {
+			ends := !b.pause(min(time.Second, b.times.task))
+			if (ends || time.Now().After(limit)) && b.box.withdraw(it) {
 				_ = d.Again(0)
+			}
+			if ends {
 				return
 			}
 		}
-		b.box.remove([]item{it}) // it was read, or goes to another
 	}
 }
 
@@ -141,7 +144,8 @@ func (b *Bridge) unread() []item {
 	b.mu.Lock()
 	unanswered := b.heard && !b.woken.IsZero() && time.Since(b.woken) >= nudgeCheck
 	b.mu.Unlock()
-	return b.box.take(func(it item) bool { return mayBring(it, unanswered) })
+	items, _, _ := b.box.take(func(it item) bool { return mayBring(it, unanswered) })
+	return items
 }
 
 // next waits for urgent messages to an idle agent, and takes them out for a part of its program that takes them over.
@@ -166,10 +170,11 @@ func (b *Bridge) next(limit time.Duration) []item {
 	}
 }
 
-// holdOn tells the mesh that direct messages which wait here are still being handled.
+// holdOn tells the mesh that messages which are here are still being handled: it would send them again, and those to a
+// role to another.
 func (b *Bridge) holdOn() {
-	for b.pause(holdEvery) {
-		for _, it := range b.box.waiting() {
+	for b.pause(b.times.hold) {
+		for _, it := range b.box.held() {
 			_ = it.d.Working()
 		}
 	}

@@ -109,8 +109,8 @@ func Run(l Launch, cfg RunConfig, opts Options) (code int, err error) {
 // pour writes messages to where they are wanted, and takes for read what was written.
 func (b *Bridge) pour(ctx context.Context, came <-chan struct{}, text bool, out []io.Writer) {
 	for {
-		items, _, _ := b.box.look(func(it item) bool { return !it.silent })
-		for _, it := range items {
+		items, _, _ := b.box.take(func(it item) bool { return !it.silent })
+		for i, it := range items {
 			line := messageLine(it)
 			if text {
 				line = []byte(oneLineOf(it.m.From.Name) + ": " + oneLineOf(it.m.Text()) + "\n")
@@ -123,6 +123,7 @@ func (b *Bridge) pour(ctx context.Context, came <-chan struct{}, text bool, out 
 				return err != nil
 			})
 			if len(out) == 0 { // nobody has it
+				b.box.back(items[i:])
 				return
 			}
 			b.done([]item{it})

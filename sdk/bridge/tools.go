@@ -136,7 +136,11 @@ func (b *Bridge) orientation(ctx context.Context, _ noArgs) (string, error) {
 }
 
 func (b *Bridge) readInbox(ctx context.Context, in inboxArgs) (string, error) {
-	items, left, dropped := b.box.look(func(item) bool { return true })
+	read := b.box.take // so that nobody else has them meanwhile, nor the mesh gives them to another
+	if in.Peek {
+		read = b.box.look
+	}
+	items, left, dropped := read(func(item) bool { return true })
 	var t strings.Builder
 	if _, err := b.mesh(); err != nil {
 		fmt.Fprintf(&t, "note: %v\n", err)
@@ -152,13 +156,15 @@ func (b *Bridge) readInbox(ctx context.Context, in inboxArgs) (string, error) {
 	if left > 0 {
 		fmt.Fprintf(&t, "%d more are unread; call again for them\n", left)
 	}
+	if in.Peek {
+		return t.String(), nil
+	}
 	if err := ctx.Err(); err != nil { // nobody waits for the answer any more: they stay unread
+		b.box.back(items)
 		return "", err
 	}
-	if !in.Peek {
-		b.box.told(dropped)
-		b.done(items)
-	}
+	b.box.told(dropped)
+	b.done(items)
 	return t.String(), nil
 }
 
