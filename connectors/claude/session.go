@@ -112,6 +112,9 @@ func (c *Connector) sessionDirs(l launch) []string {
 	return dirs
 }
 
+// maxLine bounds what is read of a line of a transcript, in bytes. A longer one holds pictures, and others say the same.
+const maxLine = 1 << 20
+
 // cwdOf reads the working directory that a session began in; "" when it says none.
 func cwdOf(path string) (string, error) {
 	f, err := program.Open(path)
@@ -119,9 +122,14 @@ func cwdOf(path string) (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	r := bufio.NewReader(f)
+	r := bufio.NewReaderSize(f, 64<<10)
 	for {
-		line, err := r.ReadBytes('\n')
+		var line []byte
+		part, err := r.ReadSlice('\n')
+		for ; errors.Is(err, bufio.ErrBufferFull); part, err = r.ReadSlice('\n') {
+			line = append(line, part[:min(len(part), maxLine-len(line))]...)
+		}
+		line = append(line, part[:min(len(part), maxLine-len(line))]...)
 		var in struct {
 			Cwd string `json:"cwd"`
 		}

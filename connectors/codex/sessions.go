@@ -54,12 +54,17 @@ func findSession(req sdk.LaunchRequest, operator string) (string, error) {
 	return "", sdk.Errorf(sdk.ErrNotFound, "no Codex session %s in %s or in %s", id, store, own)
 }
 
-// newest finds the file of a session: <dir>/YYYY/MM/DD/rollout-<time>-<id>.jsonl.
+// newest finds the file of a session: <dir>/YYYY/MM/DD/rollout-<time>-<id>.jsonl. What is no regular file is none: the
+// program would wait at a FIFO for whoever writes into it.
 func newest(dir, id string) string {
 	if dir == "" {
 		return ""
 	}
 	files, err := filepath.Glob(kept.Pattern(dir, "*", "*", "*", "rollout-*-"+id+".jsonl"))
+	files = slices.DeleteFunc(files, func(path string) bool {
+		info, err := os.Stat(path)
+		return err != nil || !info.Mode().IsRegular()
+	})
 	if err != nil || len(files) == 0 {
 		return ""
 	}

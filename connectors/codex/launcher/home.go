@@ -154,7 +154,7 @@ func bringFile(p plan.Plan) error {
 // fellBehind reports whether a session begins with all that its copy holds: a session is only ever added to. A copy that
 // is not there holds nothing.
 func fellBehind(path string, session io.Reader) (bool, error) {
-	f, err := os.Open(path)
+	f, err := program.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
 	}
