@@ -55,6 +55,7 @@ type scenario struct {
 	roster *mesh.Roster
 	row    wire.AgentRow
 	inbox  string // file of what the seat "mate" was told
+	look   *canary
 }
 
 const (
@@ -73,7 +74,10 @@ func liveAsAgent(t *testing.T, p realProgram) {
 	w.Setenv("COTAL_"+strings.ToUpper(p.agent.Name)+"_BIN", agents.Need(t, p.agent))
 	p.setUp(t, w, stub)
 	w.Persona(realSeat, fmt.Sprintf("---\nname: %s\nagent: %s\nlaunchOptions:\n%s---\n\n%s\n", realSeat, p.connector, p.options, realPersona))
-	s := &scenario{T: t, p: p, w: w, stub: stub, host: w.Start(harness.HostOptions{}), row: wire.AgentRow{Name: realSeat}, inbox: filepath.Join(w.Dir, "inbox")}
+	s := &scenario{T: t, p: p, w: w, stub: stub, row: wire.AgentRow{Name: realSeat}, inbox: filepath.Join(w.Dir, "inbox")}
+	s.givesSecrets()
+	s.host = w.Start(harness.HostOptions{})
+	s.look.watch(t)
 	s.client, s.roster = watchPresence(t, w)
 	w.Spawn("mate", filepath.Join(w.Bin, "cotal-bridge"), "run", "--messages", "file", "--file", s.inbox, "--text", "--", "sleep", "3600")
 	for _, step := range []struct {
@@ -89,6 +93,7 @@ func liveAsAgent(t *testing.T, p realProgram) {
 		{"is woken by a direct message", (*scenario).isWoken},
 		{"is forked with its history", (*scenario).isForked},
 		{"lists its models", (*scenario).listsModels},
+		{"keeps its secrets", (*scenario).keepsSecrets},
 		{"goes on while its host is killed", (*scenario).survivesItsHost},
 		{"leaves nothing when it is stopped", (*scenario).leavesNothing},
 	} {
@@ -287,7 +292,9 @@ func (s *scenario) isForked() {
 	if f.Card.MetaString("sessionId") == p.Card.MetaString("sessionId") {
 		s.Error("the fork works in the session that it was forked from")
 	}
+	s.knows(fork)
 	s.w.CLI("stop", "forked").OK()
+	s.forgets(fork)
 	s.say("HISTORY of the source")
 	if got := s.asked("HISTORY of the source"); strings.Contains(got.Reply, "of the fork") {
 		s.Errorf("the source answered %q: it has what the fork was told", got.Reply)
@@ -340,6 +347,7 @@ func (s *scenario) leavesNothing() {
 			s.Errorf("left are %v", left)
 		}
 	}
+	s.leavesNoSecret()
 	_, roster := watchPresence(s.T, s.w)
 	awaitPresence(s.T, roster, "the agent is gone from the mesh", func(p wire.Presence) bool {
 		return p.Card.ID == s.row.ID && p.Status == wire.StatusOffline

@@ -20,14 +20,17 @@ import (
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
-// theHost holds what its operator started it with.
-const theHost = "the host"
+const (
+	theHost  = "the host"                  // it holds what its operator started it with
+	question = "a question of a connector" // a program that a connector asks something, such as its models
+)
 
 // secret is a text that is with some and with nobody else: in no argv at all, in no environment but those of its
 // holders, in no file but those named, and in nothing that anybody says.
 type secret struct {
 	what, text string
 	holders    []string // ids of seats, whose programs have it in their environment; theHost
+	asks       bool     // a connector may give it to a program that it asks something
 	files      []string // patterns of files below the directory of the world, private ones, each of which holds it
 	may        []string // patterns of files that may hold it, below a directory that is private
 	forms      [][]byte // what is looked for
@@ -38,7 +41,9 @@ type secret struct {
 type canary struct {
 	w       *harness.World
 	secrets []*secret
-	found   map[string]bool // where secrets were that belong there
+	keys    map[string]string // secrets that are given before it is known who has them, by name
+	rows    []wire.AgentRow   // of seats that are known
+	found   map[string]bool   // where secrets were that belong there
 	leaks   map[string]bool
 
 	mu    sync.Mutex
@@ -48,12 +53,12 @@ type canary struct {
 // startedWith is what everybody, and what every process of the same user, can read of a process.
 type startedWith struct {
 	proc      harness.Proc
-	in        string // id of the seat that it runs in, theHost, or empty
+	in        string // id of the seat that it runs in, theHost, question, or empty
 	argv, env []byte
 }
 
 func newCanary(w *harness.World) *canary {
-	return &canary{w: w, procs: map[string]startedWith{}}
+	return &canary{w: w, keys: map[string]string{}, procs: map[string]startedWith{}}
 }
 
 // maxForm is how much of a secret is looked for: more than nobody else has, and no more than is found fast.
@@ -97,16 +102,17 @@ func (c *canary) leak(s *secret, where string) { c.leaks[s.what+" is in "+where]
 func (c *canary) look() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	in, custody := map[int]string{}, map[int]string{}
-	for _, p := range c.w.Procs() { // parents come first
-		switch f := strings.Fields(p.Args); {
-		case custody[p.PPID] != "":
-			in[p.PID] = custody[p.PPID]
-		case in[p.PPID] != "" && in[p.PPID] != theHost:
-			in[p.PID] = in[p.PPID]
-		case len(f) == 2 && filepath.Base(f[0]) == "cotal-seat":
-			custody[p.PID] = f[1]
-		case len(f) > 1 && filepath.Base(f[0]) == "cotal-host" && f[1] == "serve":
+	in, above := map[int]string{}, map[int]string{} // above: what a process is above of
+	for _, p := range c.w.Procs() {                 // parents come first
+		f := append(strings.Fields(p.Args), "", "")
+		switch name := filepath.Base(f[0]); {
+		case above[p.PPID] != "":
+			in[p.PID], above[p.PID] = above[p.PPID], above[p.PPID]
+		case name == "cotal-seat":
+			above[p.PID] = f[1]
+		case strings.HasPrefix(name, "cotal-connector-"):
+			above[p.PID] = question
+		case name == "cotal-host" && f[1] == "serve":
 			in[p.PID] = theHost
 		}
 		key := fmt.Sprint(p.PID, p.Ticks, p.Args)
@@ -125,13 +131,13 @@ func (c *canary) look() {
 	}
 }
 
-// watch looks again and again, until the end of the test or of what it returns: what is there for a moment only had
-// arguments and an environment, too.
-func (c *canary) watch(t *testing.T) (end func()) {
+// watch looks again and again until the end of the test: what is there for a moment only had arguments and an environment,
+// too.
+func (c *canary) watch(t *testing.T) {
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		for tick := time.NewTicker(50 * time.Millisecond); ; {
+		for tick := time.NewTicker(100 * time.Millisecond); ; {
 			c.look()
 			select {
 			case <-tick.C:
@@ -141,9 +147,7 @@ func (c *canary) watch(t *testing.T) (end func()) {
 			}
 		}
 	}()
-	end = sync.OnceFunc(func() { close(stop); <-done })
-	t.Cleanup(end)
-	return end
+	t.Cleanup(func() { close(stop); <-done })
 }
 
 // scan returns every place where a secret is and does not belong: with processes that ran since the last scan, in files,
@@ -163,7 +167,7 @@ func (c *canary) scan(t *testing.T, said map[string]string) []string {
 		for _, s := range c.in(p.env) {
 			if slices.Contains(s.holders, p.in) {
 				c.found[s.what+" in the environment of "+p.in] = true
-			} else {
+			} else if !s.asks || p.in != question {
 				c.leak(s, fmt.Sprintf("the environment of %v", p.proc))
 			}
 		}
@@ -253,6 +257,8 @@ func (c *canary) missed() (all []string) {
 // bridge with. It returns the path of its directory, below that of the world.
 func (c *canary) seat(t *testing.T, row wire.AgentRow) string {
 	t.Helper()
+	c.rows = append(c.rows, row)
+	c.look()
 	dir := filepath.Join("seats", row.SeatID)
 	m, err := mesh.ReadMaterial(filepath.Join(c.w.Dir, dir, "launch", "material.json"))
 	if err != nil {
