@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/bridge/cmdline"
@@ -84,7 +85,8 @@ type Connector struct {
 	stateDir string
 	seatRoot string
 	bounds   kept.Bounds
-	euid     func() int // os.Geteuid where it is nil
+	euid     func() int       // os.Geteuid where it is nil
+	now      func() time.Time // time.Now where it is nil
 }
 
 var (

@@ -69,8 +69,12 @@ func (c *Connector) prune(workspace string, left *sdk.Leftovers) {
 	if workspace == "" {
 		return
 	}
+	now := c.now
+	if now == nil {
+		now = time.Now
+	}
 	dir := keptDir(workspace)
-	pruned, err := c.bounds.Prune(dir, time.Now(), nil, kept.Pattern(dir, "*", "*.jsonl"))
+	pruned, err := c.bounds.Prune(dir, now(), nil, kept.Pattern(dir, "*", "*.jsonl"))
 	if len(pruned) > 0 {
 		left.Say("%d sessions that were kept in %s are removed: they were too old, or too many", len(pruned), dir)
 	}

@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/connectors/codex/plan"
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -79,6 +80,7 @@ func Info() sdk.Info {
 type Connector struct {
 	bundleDir, stateDir, seatRoot string
 	config                        config
+	now                           func() time.Time // time.Now where it is nil
 }
 
 var (

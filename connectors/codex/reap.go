@@ -84,6 +84,10 @@ func (c *Connector) prune(req sdk.LeftoverRequest, left *sdk.Leftovers) {
 	if req.WorkspaceRoot == "" || c.seatRoot == "" { // who lives is not known
 		return
 	}
+	now := c.now
+	if now == nil {
+		now = time.Now
+	}
 	dir := storeDir(req.WorkspaceRoot)
 	var open []string
 	looked := false
@@ -93,7 +97,7 @@ func (c *Connector) prune(req sdk.LeftoverRequest, left *sdk.Leftovers) {
 		}
 		return slices.ContainsFunc(open, func(id string) bool { return strings.HasSuffix(path, "-"+id+".jsonl") }) || speaksOf(path, open)
 	}
-	pruned, err := c.config.Prune(dir, time.Now(), needed, kept.Pattern(dir, "*", "*", "*", "rollout-*.jsonl"))
+	pruned, err := c.config.Prune(dir, now(), needed, kept.Pattern(dir, "*", "*", "*", "rollout-*.jsonl"))
 	if len(pruned) > 0 {
 		left.Say("%d sessions that were kept in %s are removed: they were too old, or too many", len(pruned), dir)
 	}
