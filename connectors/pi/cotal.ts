@@ -1,6 +1,7 @@
 // A seat of cotal-host: tools of the mesh, what this program does, and messages that begin a turn. It stands between
 // pi and cotal-bridge and is written anew for every launch.
 import { execFile, spawn } from "node:child_process";
+import { existsSync } from "node:fs";
 import { createInterface } from "node:readline";
 
 export default async function (pi: any) {
@@ -54,11 +55,13 @@ export default async function (pi: any) {
 
   // State: one after the other, as it happened, and on standard input: every user of the machine can read arguments.
   let told = Promise.resolve();
-  const tell = (ctx: any, status: string, more: object = {}) => {
+  const tell = (ctx: any, status: string, more: object = {}, name = "status") => {
     if (closed) return;
-    const event = { status, session: ctx.sessionManager.getSessionId(), model: ctx.model && `${ctx.model.provider}/${ctx.model.id}`, ...more };
-    told = told.then(() => new Promise((done) => run(["hook", "status"], JSON.stringify(event), 3000, () => done())));
+    const event = { status, session: session(ctx), model: ctx.model && `${ctx.model.provider}/${ctx.model.id}`, ...more };
+    told = told.then(() => new Promise((done) => run(["hook", name], JSON.stringify(event), 3000, () => done())));
   };
+  // One in which nothing was said has no file: nobody could go on with it.
+  const session = (ctx: any) => (existsSync(ctx.sessionManager.getSessionFile() ?? "") ? ctx.sessionManager.getSessionId() : undefined);
   pi.on("agent_start", (_: any, ctx: any) => tell(ctx, "working"));
   pi.on("tool_call", (e: any, ctx: any) => tell(ctx, "working", { activity: e.toolName }));
   pi.on("tool_result", (_: any, ctx: any) => tell(ctx, "working"));
@@ -90,7 +93,7 @@ export default async function (pi: any) {
     });
   };
   pi.on("session_start", (_: any, ctx: any) => {
-    tell(ctx, "idle");
+    tell(ctx, "idle", { source: "startup" }, session(ctx) ? "status" : "session-start");
     if (!wait) next();
   });
   pi.on("session_shutdown", async (e: any) => {

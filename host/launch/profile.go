@@ -434,7 +434,7 @@ func (f Form) Profile(alias string) Profile {
 		Persona: f.Persona, PersonaPath: f.PersonaPath, Alias: alias, Pinned: true, Role: f.Role, Agent: f.Agent, Model: f.Model, Variant: f.Variant,
 		Cwd: f.Cwd, Rows: f.Rows, Cols: f.Cols, Subscribe: f.Subscribe, AllowSubscribe: f.AllowSubscribe, AllowPublish: f.AllowPublish,
 		Capabilities: f.Capabilities, EventsOn: f.EventsOn, EventsNotice: f.EventsNotice, LaunchOptions: f.LaunchOptions, Launch: f.Launch,
-		ShareTools: f.ShareTools,
+		ShareTools: f.ShareTools, Resume: f.Resume,
 	}
 }
 

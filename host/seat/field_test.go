@@ -96,6 +96,37 @@ func TestFieldF13_ASessionIsKnownUntilItsReopeningIsConfirmed(t *testing.T) {
 	}
 }
 
+// TestFieldF1_AForkInWhichNothingWasSaidIsMadeAgain: no session is known to go on with, and a blank one would be silent
+// about what it was forked from.
+func TestFieldF1_AForkInWhichNothingWasSaidIsMadeAgain(t *testing.T) {
+	w := newWorld(t)
+	c := w.talks(func(f *sdk.ConnectorFacts) { f.SupportsSessionContinuation, f.SupportsFreshStart = true, true })
+	r := newRoster(seat.ViewCurrent)
+	w.withRoster(r)
+	source, prompt := "ses_source", "do this"
+	acc := w.supervised("fork", 5, func(a *wire.SpawnArgs) { a.Resume, a.Prompt = &source, &prompt })
+	w.next(w.kill("fork"))
+	w.crash()
+	w.boot() // and the next host does the same
+	w.next(w.kill("fork"))
+	there := present("fork", principal(acc), acc.UID)
+	there.Card.Meta = map[string]json.RawMessage{"sessionId": json.RawMessage(`"ses_fork"`)}
+	r.set(seat.ViewCurrent, there)
+	w.next(w.kill("fork"))
+	for i, req := range c.requests() {
+		want := [2]string{source, ""}
+		if i == 3 {
+			want = [2]string{"", "ses_fork"}
+		}
+		if got := [2]string{req.Resume, req.Continue}; got != want || (req.Prompt != "") != (i == 0) {
+			t.Errorf("process %d: fork and session %q, prompt %q; want %q", i+1, got, req.Prompt, want)
+		}
+	}
+	if n := len(c.requests()); n != 4 {
+		t.Errorf("%d launches, want 4", n)
+	}
+}
+
 // TestFieldF14_AnAgentIsAskedToEndAndHasItsTime, and a stop tells an end in that time from one that was cut short.
 func TestFieldF14_AnAgentIsAskedToEndAndHasItsTime(t *testing.T) {
 	for name, c := range map[string]struct {

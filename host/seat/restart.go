@@ -252,23 +252,27 @@ func restartDelay(first time.Duration, n int) time.Duration {
 }
 
 // replan is the plan of a process that follows another: that of the first, as far as it is known, without its
-// prompt and without the session it was forked from, in the session that the last one worked in. What it needs
+// prompt, in the session that the last one worked in; the session that it was forked from is forked again where nothing
+// was said in the fork. What it needs
 // of this machine is looked for anew.
 func (a *actor) replan(ctx context.Context, row journal.SeatRow) (*plan, error) {
 	profile, err := a.set.profileAgain(a.kept, row)
 	if err != nil {
 		return nil, err
 	}
-	profile.Prompt, profile.Resume = "", ""
+	profile.Prompt = ""
 	_, info, err := a.set.cfg.Plugins.Connector(ctx, row.Agent)
 	if err != nil {
 		return nil, err
 	}
 	session := row.Restart.Session
 	if !info.Connector.SupportsSessionContinuation {
-		session = ""
+		session, profile.Resume = "", "" // how far it came in its session, nobody knows
 	}
-	if session == "" && !info.Connector.SupportsFreshStart {
+	if session != "" {
+		profile.Resume = ""
+	} // else a fork has said nothing yet: it is made again, and does not start blank
+	if session == "" && profile.Resume == "" && !info.Connector.SupportsFreshStart {
 		return nil, fmt.Errorf("connector %s cannot start without a session, and none is known", row.Agent)
 	}
 	bins, err := a.set.programs(info)

@@ -350,6 +350,7 @@ func (b *Bridge) told(card *wire.AgentCard) {
 	if b.l.Model == "" {
 		set("model", model)
 	}
+	delete(card.Meta, "sessionId") // it may be another one now, of which nothing was said yet
 	set("sessionId", session)
 	delete(card.Meta, wire.MetaStateBy) // what was known may be supposed again
 	set(wire.MetaStateBy, by)
@@ -475,7 +476,7 @@ func (b *Bridge) onFrame(f frame) (a answer, items []item) {
 	if told {
 		b.woken = time.Time{}
 	}
-	b.model, b.session = first(f.Event.Model, b.model), first(f.Event.Session, b.session)
+	b.model, b.session = first(f.Event.Model, b.model), sessionOf(b.session, f.Event)
 	switch word(f.Event.Name) {
 	case "sessionstart":
 		if !before.Turn || before.Gone {

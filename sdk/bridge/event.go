@@ -252,6 +252,22 @@ func ParseEvent(name string, text []byte) Event {
 	return e
 }
 
+// sessionOf is the session that a program can be reopened in behind an event; known is the one before. Programs write
+// a session down, a fork too, once something is said in it: of one that has only begun there is none, and whoever was
+// told of it would go on with nothing.
+func sessionOf(known string, e Event) string {
+	switch word(e.Name) {
+	case "sessionstart":
+		switch word(e.Source) {
+		case "startup", "resume", "clear":
+			return ""
+		}
+	case "notification", "sessionend":
+		return known
+	}
+	return first(e.Session, known)
+}
+
 // word is a name without what differs between programs in how it is written.
 func word(s string) string {
 	return strings.Map(func(r rune) rune {

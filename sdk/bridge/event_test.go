@@ -105,6 +105,30 @@ func TestAFailureOfAProgramHasACode(t *testing.T) {
 	}
 }
 
+func TestWhichSessionAProgramCanBeReopenedIn(t *testing.T) {
+	for _, c := range []struct {
+		name, known string
+		hook, text  string
+		want        string
+	}{
+		{"one that begins is none yet", "", "SessionStart", `{"session_id":"s1","source":"startup"}`, ""},
+		{"a fork that begins is none either", "s1", "SessionStart", `{"session_id":"s2","source":"resume"}`, ""},
+		{"one that was cleared is left", "s1", "SessionStart", `{"session_id":"s2","source":"clear"}`, ""},
+		{"one whose context is compacted goes on", "s1", "SessionStart", `{"session_id":"s1","source":"compact"}`, "s1"},
+		{"a program that does not say how it began one is believed", "", "SessionStart", `{"session_id":"s1"}`, "s1"},
+		{"what is said in one is written down", "", "UserPromptSubmit", `{"session_id":"s1"}`, "s1"},
+		{"a notice is no word in it", "", "Notification", `{"session_id":"s1","notification_type":"idle_prompt"}`, ""},
+		{"nor is its end", "", "SessionEnd", `{"session_id":"s1"}`, ""},
+		{"an end does not make it another", "s1", "SessionEnd", `{"session_id":"s1"}`, "s1"},
+		{"an event that names none leaves it", "s1", "Stop", `{}`, "s1"},
+		{"a program that says its state itself knows it", "s1", "status", `{"status":"idle","session":"s2"}`, "s2"},
+	} {
+		if got := sessionOf(c.known, ParseEvent(c.hook, []byte(c.text))); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
 func FuzzParseEvent(f *testing.F) {
 	f.Add("Stop", []byte(`{"session_id":"x","error":{"type":"a"}}`))
 	f.Add("", []byte(`{"type":7}`))

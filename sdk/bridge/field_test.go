@@ -72,6 +72,28 @@ func TestFieldE9_BeingThereIsNotGettingOn(t *testing.T) {
 	await(t, roster, "work", ours(func(p wire.Presence) bool { return p.ActiveAt > began.ActiveAt }))
 }
 
+// TestFieldF2_ASessionInWhichNothingWasSaidIsToldToNobody: there is none yet that could be reopened or forked.
+func TestFieldF2_ASessionInWhichNothingWasSaidIsToldToNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	_, roster := w.observer()
+	a := w.joined(w.seat("ann"), bridge.Options{})
+	tells := func(what, status, session string) {
+		t.Helper()
+		await(t, roster, what, func(p wire.Presence) bool {
+			return p.Card.ID == a.l.ID && p.Status == status && by(p) == bridge.ByHook && p.Card.MetaString("sessionId") == session
+		})
+	}
+	hook(t, a.l, "SessionStart", `{"session_id":"s1","source":"startup"}`, false)
+	tells("a session begins", wire.StatusIdle, "")
+	hook(t, a.l, "UserPromptSubmit", `{"session_id":"s1"}`, false)
+	tells("something is said in it", wire.StatusWorking, "s1")
+	hook(t, a.l, "Stop", `{"session_id":"s1"}`, false)
+	tells("its turn ends", wire.StatusIdle, "s1")
+	hook(t, a.l, "SessionStart", `{"session_id":"s2","source":"clear"}`, false)
+	tells("it is cleared", wire.StatusIdle, "")
+}
+
 // TestFieldE14_AMessageSentAgainIsReadOnce, also when the first one was read in between; and until it was read, it is
 // not taken for it.
 func TestFieldE14_AMessageSentAgainIsReadOnce(t *testing.T) {

@@ -34,15 +34,14 @@ func TestRealPi_AnotherSessionInTheSameProgramIsTheSameSeat(t *testing.T) {
 		return p.Card.MetaString("sessionId")
 	}
 	for _, command := range []string{"/new", "/reload"} {
-		before := session()
 		s.say("say before " + command) // a session of which nothing was said is not left
 		s.asked("say before " + command)
 		s.shown(wire.StatusIdle)
+		session()
 		s.say(command)
 		if command == "/new" {
-			awaitPresence(t, s.roster, "the agent says another session", func(p wire.Presence) bool {
-				id := p.Card.MetaString("sessionId")
-				return p.Card.ID == s.row.ID && id != "" && id != before && p.Status == wire.StatusIdle
+			awaitPresence(t, s.roster, "the agent says that it is in another session, in which nothing was said", func(p wire.Presence) bool {
+				return p.Card.ID == s.row.ID && p.Card.MetaString("sessionId") == "" && p.Status == wire.StatusIdle
 			})
 		} else {
 			await(t, agentWait, "it has loaded its extensions anew", func() (bool, string) { text := s.screen(); return strings.Contains(text, "Reloaded"), text })
