@@ -16,7 +16,7 @@ import (
 	"github.com/cotal-ai/cotal-host/test/stubmodel"
 )
 
-func claudeSetUp(_ *testing.T, w *harness.World, stub *stubmodel.Server) {
+func claudeSetUp(_ testing.TB, w *harness.World, stub *stubmodel.Server) {
 	if stub != nil {
 		w.Setenv("ANTHROPIC_BASE_URL", strings.TrimSuffix(stub.BaseURL(), "/v1"))
 	}

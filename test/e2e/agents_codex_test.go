@@ -14,7 +14,7 @@ import (
 )
 
 // codexSetUp gives the user of the host a configuration of the program, as he has it for his shell.
-func codexSetUp(t *testing.T, w *harness.World, stub *stubmodel.Server) {
+func codexSetUp(t testing.TB, w *harness.World, stub *stubmodel.Server) {
 	t.Helper()
 	home := filepath.Join(w.Home, ".codex")
 	if err := os.Mkdir(home, 0o700); err != nil {

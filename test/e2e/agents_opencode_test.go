@@ -33,7 +33,7 @@ func opencodeConfig(baseURL string) map[string]any {
 
 // opencodeHome is a home of the program in dir. What it would otherwise install into its configuration directory is
 // there, so that no registry is asked while the test runs.
-func opencodeHome(t *testing.T, dir string) {
+func opencodeHome(t testing.TB, dir string) {
 	t.Helper()
 	dir = filepath.Join(dir, ".config", "opencode")
 	if err := os.MkdirAll(filepath.Join(dir, "node_modules"), 0o700); err != nil {
@@ -44,7 +44,7 @@ func opencodeHome(t *testing.T, dir string) {
 	putJSON(t, filepath.Join(dir, "package-lock.json"), map[string]any{"lockfileVersion": 3, "packages": map[string]any{"": map[string]any{"dependencies": plugin}}})
 }
 
-func putJSON(t *testing.T, path string, v any) {
+func putJSON(t testing.TB, path string, v any) {
 	t.Helper()
 	p, err := json.Marshal(v)
 	if err != nil {
@@ -56,7 +56,7 @@ func putJSON(t *testing.T, path string, v any) {
 }
 
 // opencodeSetUp gives the user of the host a configuration of the program, as he has it in his shell.
-func opencodeSetUp(t *testing.T, w *harness.World, stub *stubmodel.Server) {
+func opencodeSetUp(t testing.TB, w *harness.World, stub *stubmodel.Server) {
 	t.Helper()
 	opencodeHome(t, w.Home)
 	putJSON(t, filepath.Join(w.Home, ".config", "opencode", "opencode.json"), opencodeConfig(stub.BaseURL()))

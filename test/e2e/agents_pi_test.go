@@ -10,7 +10,7 @@ import (
 	"github.com/cotal-ai/cotal-host/test/stubmodel"
 )
 
-func piSetUp(t *testing.T, w *harness.World, stub *stubmodel.Server) {
+func piSetUp(t testing.TB, w *harness.World, stub *stubmodel.Server) {
 	t.Helper()
 	w.Setenv("PI_OFFLINE", "1")
 	dir := filepath.Join(w.Home, ".pi", "agent")
@@ -27,14 +27,16 @@ func piSetUp(t *testing.T, w *harness.World, stub *stubmodel.Server) {
 	putJSON(t, filepath.Join(dir, "settings.json"), map[string]any{"defaultProvider": "stub", "defaultModel": "stub-model"})
 }
 
-// proves: CONN-1, READY-1, READY-2, CAT-2, SPAWN-23
-func TestRealPi(t *testing.T) {
-	liveAsAgent(t, realProgram{
+func piProgram() realProgram {
+	return realProgram{
 		agent: agents.Pi, connector: "pi", options: "  permissions: allow\n",
 		setUp:     piSetUp,
 		meshTool:  func(tool string) string { return tool },
 		interrupt: "esc",
 		model:     "stub/stub-model",
 		process:   "", // it writes its own title over its command line
-	})
+	}
 }
+
+// proves: CONN-1, READY-1, READY-2, CAT-2, SPAWN-23
+func TestRealPi(t *testing.T) { liveAsAgent(t, piProgram()) }

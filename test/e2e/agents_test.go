@@ -25,7 +25,7 @@ type realProgram struct {
 	agent     agents.Agent
 	connector string
 	// setUp gives the program a home and a way to the stub of its model, before the host is started.
-	setUp func(t *testing.T, w *harness.World, stub *stubmodel.Server)
+	setUp func(t testing.TB, w *harness.World, stub *stubmodel.Server)
 	// options are the launch options of its persona, lines of YAML.
 	options string
 	// meshTool is the name under which the program offers a tool of the bridge to its model.
