@@ -214,6 +214,7 @@ X
 [ "$CODEX_HOME" != "$HOME/.codex" ] || exit 8
 cat "$CODEX_HOME/config.toml" > "$HOME/seen" 2>/dev/null
 echo "$@" > "$HOME/args"
+: > "$CODEX_HOME/models_cache.json"
 `+answer)
 	q.BaseEnv = append(q.BaseEnv, "HOME="+home)
 	for _, c := range []struct {

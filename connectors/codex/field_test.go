@@ -4,17 +4,23 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/BurntSushi/toml"
 
 	"github.com/cotal-ai/cotal-host/connectors/codex/plan"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/agents"
 )
 
 const session = "0199a213-81c0-7800-8aa1-bbab2a035a53"
@@ -162,7 +168,7 @@ func TestFieldL1_EverySeatHasAConfigurationOfItsOwn(t *testing.T) {
 	}
 	user := filepath.Join(home, "config.toml")
 	write := func(n int) { // as the program does it: a whole file takes the place of the one before
-		text := fmt.Appendf(nil, "model = \"m\"\nnotify = [\"x\"]\n[tui]\nn = %d\nfiller = %q\n", n, strings.Repeat("x", 1<<16))
+		text := fmt.Appendf(nil, "model = \"m\"\nnotify = [\"x\"]\n[tui]\nn = %d\nfiller = %q\n", n, strings.Repeat("x", 1<<12))
 		if err := os.WriteFile(user+".new", text, 0o600); err != nil {
 			t.Error(err)
 		} else if err := os.Rename(user+".new", user); err != nil {
@@ -216,10 +222,84 @@ func TestFieldN2_AListingThatFailsInventsNoModels(t *testing.T) {
 	}
 }
 
+// TestFieldN2_WhatComesWithTheProgramIsNoListOfTheProvider: the real program prints it when it was to ask its provider
+// and got no answer, or asked none, and does not say so.
+func TestFieldN2_WhatComesWithTheProgramIsNoListOfTheProvider(t *testing.T) {
+	binary := agents.Need(t, agents.Codex)
+	model := strings.Replace(modelOfTheProgram(t, binary), "SLUG", "of-the-provider", 1)
+	var broken atomic.Bool
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if broken.Load() {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"models":[%s]}`, model)
+	}))
+	t.Cleanup(provider.Close)
+	for _, c := range []struct {
+		name, login string
+		broken      bool
+		want        string // a model; empty: none
+	}{
+		{"a provider that answers", "requires_openai_auth = true", false, "of-the-provider"},
+		{"a provider that does not", "requires_openai_auth = true", true, ""},
+		{"a provider that is not asked", "env_key = \"STUB_KEY\"", false, ""},
+	} {
+		broken.Store(c.broken)
+		home := t.TempDir()
+		token := jwt(t, time.Now().Add(time.Hour))
+		put := func(name, text string) {
+			t.Helper()
+			if err := os.MkdirAll(filepath.Join(home, ".codex"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(home, ".codex", name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put("auth.json", fmt.Sprintf(`{"auth_mode":"chatgpt","tokens":{"id_token":%q,"access_token":%q,"refresh_token":"r","account_id":"account"},"last_refresh":%q}`, token, token, time.Now().UTC().Format(time.RFC3339)))
+		put("config.toml", fmt.Sprintf("model_provider = \"stub\"\n[model_providers.stub]\nname = \"Stub\"\nbase_url = \"%s/v1\"\nwire_api = \"responses\"\nrequest_max_retries = 0\n%s\n", provider.URL, c.login))
+		q := sdk.ModelQuery{
+			Refresh: true, Binaries: map[string]string{"codex": binary},
+			BaseEnv: []string{"PATH=/usr/bin:/bin", "HOME=" + home, "STUB_KEY=stub", "TMPDIR=" + home},
+		}
+		got, err := configured(t, "", "").ListModels(t.Context(), q)
+		switch {
+		case c.want != "" && (err != nil || len(got.Models) != 1 || got.Models[0].ID != c.want):
+			t.Errorf("%s: %+v, %v; want %s", c.name, got, err, c.want)
+		case c.want == "" && (!errors.Is(err, sdk.ErrUnavailable) || len(got.Models) > 0 || !strings.Contains(err.Error(), "comes with the program")):
+			t.Errorf("%s: %d models, %v; want none and why", c.name, len(got.Models), err)
+		}
+	}
+}
+
+// modelOfTheProgram is a model in the words of the program, its id SLUG: a list of a provider has as much to say.
+func modelOfTheProgram(t *testing.T, binary string) string {
+	t.Helper()
+	home := t.TempDir()
+	cmd := exec.Command(binary, "debug", "models", "--bundled")
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + home, "CODEX_HOME=" + home}
+	out, err := cmd.Output()
+	var list struct{ Models []map[string]any }
+	if err == nil {
+		err = json.Unmarshal(out, &list)
+	}
+	if err != nil || len(list.Models) == 0 {
+		t.Fatalf("the program lists %d models of its own, %v", len(list.Models), err)
+	}
+	list.Models[0]["slug"] = "SLUG"
+	text, err := json.Marshal(list.Models[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // TestFieldN3_EveryListingIsAskedForAnew, and says what it was asked of: no older one is kept, whose age nobody would
 // see.
 func TestFieldN3_EveryListingIsAskedForAnew(t *testing.T) {
-	c, q := configured(t, "", ""), script(t, `echo "$*" >>"$HOME/count"; `+oneModel)
+	c, q := configured(t, "", ""), script(t, `echo "$*" >>"$HOME/count"; : >"$CODEX_HOME/models_cache.json"; `+oneModel)
 	q.BaseEnv = append(q.BaseEnv, "HOME="+t.TempDir())
 	var sources []string
 	for _, q.Refresh = range []bool{false, true, false} {

@@ -60,8 +60,15 @@ func (c *Connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.Model
 	if len(models) == 0 {
 		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`codex debug models` lists none: %s", said.Last)
 	}
+	if _, err := os.Stat(filepath.Join(home, cacheFile)); q.Refresh && err != nil {
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "your provider gave Codex no list of models, which it asks of one that takes a ChatGPT login alone: what it prints then comes with the program, as without a refresh")
+	}
 	return sdk.ModelCatalog{Source: "codex " + strings.Join(args, " "), Models: models}, nil
 }
+
+// cacheFile is what the program writes into its home when a provider has given it a list. When none has, it prints the
+// one that comes with it, without a word, and ends well.
+const cacheFile = "models_cache.json"
 
 // operatorsView gives a home the operator's login and how his models are reached.
 func operatorsView(env []string, home string) error {
