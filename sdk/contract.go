@@ -186,6 +186,9 @@ type ConnectorFacts struct {
 	Mints                       MintCounts `json:"mints,omitzero"`
 	Input                       InputFacts `json:"input,omitzero"`
 	EnvAllow                    []string   `json:"envAllow,omitempty"` // extra host variables to hand to the agent, by name
+	// Permissions are the values that launchOptions.permissions takes, such as ask and allow. The host refuses any other
+	// one, such as ask where the program asks nobody. None: it leaves the option to the connector.
+	Permissions []string `json:"permissions,omitempty"`
 }
 
 // MintCounts says how many of each thing the host must mint for one launch: at most MaxMintPorts,

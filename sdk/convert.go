@@ -102,7 +102,7 @@ func infoToPB(i Info) *pb.DescribeResponse {
 				Ports: u32(f.Mints.Ports), Secrets: u32(f.Mints.Secrets), SessionIds: u32(f.Mints.SessionIDs),
 			},
 			Input:    &pb.InputFacts{SubmitDelayMs: u32(f.Input.SubmitDelayMs), AwaitField: f.Input.AwaitField, BracketedPaste: f.Input.BracketedPaste},
-			EnvAllow: f.EnvAllow,
+			EnvAllow: f.EnvAllow, Permissions: f.Permissions,
 		}
 	}
 	return out
@@ -130,7 +130,7 @@ func infoFromPB(p *pb.DescribeResponse) Info {
 				SessionIDs: int(f.GetMints().GetSessionIds()),
 			},
 			Input:    InputFacts{SubmitDelayMs: int(f.GetInput().GetSubmitDelayMs()), AwaitField: f.GetInput().GetAwaitField(), BracketedPaste: f.GetInput().GetBracketedPaste()},
-			EnvAllow: f.GetEnvAllow(),
+			EnvAllow: f.GetEnvAllow(), Permissions: f.GetPermissions(),
 		}
 	}
 	return i

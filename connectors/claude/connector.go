@@ -71,6 +71,7 @@ func Info() sdk.Info {
 			SupportsPersona:             true,
 			ReadinessTimeoutMs:          readinessMs,
 			ReadyBy:                     sdk.ReadyByPresence,
+			Permissions:                 []string{permissionsAsk, permissionsAllow},
 			StopGraceMs:                 stopGraceMs,
 			Mints:                       sdk.MintCounts{SessionIDs: 1},
 			Input:                       sdk.InputFacts{SubmitDelayMs: submitDelayMs, BracketedPaste: true},

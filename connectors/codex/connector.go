@@ -62,6 +62,7 @@ func Info() sdk.Info {
 			SupportsPersona:             true,
 			ReadinessTimeoutMs:          readinessMs,
 			ReadyBy:                     sdk.ReadyByPresence,
+			Permissions:                 []string{permissionsAsk, permissionsAllow, permissionsConfig},
 			StopGraceMs:                 stopGraceMs,
 			Input:                       sdk.InputFacts{SubmitDelayMs: submitDelayMs, AwaitField: true, BracketedPaste: true},
 			// Where the operator's login and configuration are, the keys of the program's own provider, and

@@ -70,6 +70,7 @@ func Info() sdk.Info {
 			SupportsPersona:             true,
 			ReadinessTimeoutMs:          readinessMs,
 			ReadyBy:                     sdk.ReadyByPresence,
+			Permissions:                 []string{permissionAsk, permissionAllow, permissionConfig},
 			StopGraceMs:                 stopGraceMs,
 			Mints:                       sdk.MintCounts{Ports: 1, Secrets: 1},
 			Input:                       sdk.InputFacts{SubmitDelayMs: submitDelayMs, AwaitField: true, BracketedPaste: true},

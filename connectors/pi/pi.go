@@ -38,6 +38,7 @@ func Info() sdk.Info {
 		SupportsResume: true, SupportsSessionContinuation: true, SupportsFreshStart: true,
 		SupportsModel: true, SupportsModelVariant: true, SupportsPrompt: true, SupportsPersona: true,
 		ReadinessTimeoutMs: 60_000, ReadyBy: sdk.ReadyByPresence,
+		Permissions: []string{permissionsAllow}, // it asks nobody
 		Input: sdk.InputFacts{SubmitDelayMs: 300, BracketedPaste: true},
 		EnvAllow: []string{
 			"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY", "GROQ_API_KEY", "XAI_API_KEY", "MISTRAL_API_KEY",
@@ -64,6 +65,9 @@ func (c *Connector) Configure(_ context.Context, cfg sdk.PluginConfig) error {
 	c.bridge = in.In(cfg.BundleDir)
 	return nil
 }
+
+// permissionsAllow is the only value of launchOptions.permissions: the program asks for nothing.
+const permissionsAllow = "allow"
 
 // options are the launch options.
 type options struct {
@@ -130,7 +134,7 @@ func check(req sdk.LaunchRequest, opt options) error {
 		return err
 	}
 	switch {
-	case opt.Permissions != "" && opt.Permissions != "allow":
+	case opt.Permissions != "" && opt.Permissions != permissionsAllow:
 		return sdk.Errorf(sdk.ErrInvalid, "launchOptions.permissions: pi asks for no permissions, so it can only be allow, not %q", opt.Permissions)
 	case strings.HasPrefix(req.Resume, "-"), strings.HasPrefix(req.Continue, "-"):
 		return sdk.Errorf(sdk.ErrInvalid, "a session is named by its id or its file, which do not begin with a dash")

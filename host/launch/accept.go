@@ -98,6 +98,12 @@ func (out Profile) CheckFeatures(info sdk.Info) error {
 			return unsupported(info, c.field, c.way)
 		}
 	}
+	if given, ok := out.LaunchOptions["permissions"]; ok && len(f.Permissions) > 0 {
+		if text, ok := given.(string); !ok || !slices.Contains(f.Permissions, text) {
+			return precondition("launchOptions.permissions: connector %s does not support %v; say permissions=%s, or choose another agent",
+				info.Name, given, strings.Join(f.Permissions, " or permissions="))
+		}
+	}
 	return nil
 }
 

@@ -194,6 +194,11 @@ func checkDescribeForm(_ context.Context, e *Env) error {
 				fail("envAllow names %q, which is no variable a host may hand on", name)
 			}
 		}
+		for _, value := range f.Permissions {
+			if value == "" || strings.ContainsAny(value, "\x00 ") {
+				fail("permissions names %q, which is no value of a launch option", value)
+			}
+		}
 		if f.ReadinessTimeoutMs < 0 || f.StopGraceMs < 0 || f.Input.SubmitDelayMs < 0 {
 			fail("a time is negative: %+v", f)
 		}

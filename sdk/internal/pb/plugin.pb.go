@@ -224,10 +224,12 @@ type ConnectorFacts struct {
 	// "presence" or "process".
 	ReadyBy string `protobuf:"bytes,13,opt,name=ready_by,json=readyBy,proto3" json:"ready_by,omitempty"`
 	// Milliseconds; 0 means the host's default.
-	StopGraceMs   uint32      `protobuf:"varint,14,opt,name=stop_grace_ms,json=stopGraceMs,proto3" json:"stop_grace_ms,omitempty"`
-	Mints         *MintCounts `protobuf:"bytes,15,opt,name=mints,proto3" json:"mints,omitempty"`
-	Input         *InputFacts `protobuf:"bytes,16,opt,name=input,proto3" json:"input,omitempty"`
-	EnvAllow      []string    `protobuf:"bytes,17,rep,name=env_allow,json=envAllow,proto3" json:"env_allow,omitempty"`
+	StopGraceMs uint32      `protobuf:"varint,14,opt,name=stop_grace_ms,json=stopGraceMs,proto3" json:"stop_grace_ms,omitempty"`
+	Mints       *MintCounts `protobuf:"bytes,15,opt,name=mints,proto3" json:"mints,omitempty"`
+	Input       *InputFacts `protobuf:"bytes,16,opt,name=input,proto3" json:"input,omitempty"`
+	EnvAllow    []string    `protobuf:"bytes,17,rep,name=env_allow,json=envAllow,proto3" json:"env_allow,omitempty"`
+	// Values that the launch option "permissions" takes; none: the host leaves it to the connector.
+	Permissions   []string `protobuf:"bytes,18,rep,name=permissions,proto3" json:"permissions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -377,6 +379,13 @@ func (x *ConnectorFacts) GetInput() *InputFacts {
 func (x *ConnectorFacts) GetEnvAllow() []string {
 	if x != nil {
 		return x.EnvAllow
+	}
+	return nil
+}
+
+func (x *ConnectorFacts) GetPermissions() []string {
+	if x != nil {
+		return x.Permissions
 	}
 	return nil
 }
@@ -702,7 +711,7 @@ const file_cotal_plugin_v1_plugin_proto_rawDesc = "" +
 	"sdkVersion\x12%\n" +
 	"\x0eprotocol_minor\x18\x05 \x01(\rR\rprotocolMinor\x12\"\n" +
 	"\fcapabilities\x18\x06 \x03(\tR\fcapabilities\x12=\n" +
-	"\tconnector\x18\a \x01(\v2\x1f.cotal.plugin.v1.ConnectorFactsR\tconnector\"\xd9\x05\n" +
+	"\tconnector\x18\a \x01(\v2\x1f.cotal.plugin.v1.ConnectorFactsR\tconnector\"\xfb\x05\n" +
 	"\x0eConnectorFacts\x12\x1a\n" +
 	"\brequires\x18\x01 \x03(\tR\brequires\x12!\n" +
 	"\finstall_hint\x18\x02 \x01(\tR\vinstallHint\x12\x1f\n" +
@@ -722,7 +731,8 @@ const file_cotal_plugin_v1_plugin_proto_rawDesc = "" +
 	"\rstop_grace_ms\x18\x0e \x01(\rR\vstopGraceMs\x121\n" +
 	"\x05mints\x18\x0f \x01(\v2\x1b.cotal.plugin.v1.MintCountsR\x05mints\x121\n" +
 	"\x05input\x18\x10 \x01(\v2\x1b.cotal.plugin.v1.InputFactsR\x05input\x12\x1b\n" +
-	"\tenv_allow\x18\x11 \x03(\tR\benvAllow\"]\n" +
+	"\tenv_allow\x18\x11 \x03(\tR\benvAllow\x12 \n" +
+	"\vpermissions\x18\x12 \x03(\tR\vpermissions\"]\n" +
 	"\n" +
 	"MintCounts\x12\x14\n" +
 	"\x05ports\x18\x01 \x01(\rR\x05ports\x12\x18\n" +
