@@ -4,9 +4,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/test/agents"
 )
 
 // TestFieldF21_AnAttemptThatWasCutShortIsNotInTheWay of the next one, in the directory of the same launch or another.
@@ -52,12 +54,28 @@ func TestFieldN2_AListingThatFailsInventsNoModels(t *testing.T) {
 	}
 }
 
+// TestFieldN2_WhatComesWithTheProgramIsNoRefreshedList: the real program prints the list that it has when it cannot fetch
+// another one, and says that it was refreshed.
+func TestFieldN2_WhatComesWithTheProgramIsNoRefreshedList(t *testing.T) {
+	home := t.TempDir()
+	got, err := configured(t, "").ListModels(t.Context(), sdk.ModelQuery{
+		Refresh: true, Binaries: map[string]string{"opencode": agents.Need(t, agents.OpenCode)},
+		BaseEnv: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "OPENCODE_MODELS_URL=http://127.0.0.1:9"},
+	})
+	if !errors.Is(err, sdk.ErrUnavailable) || len(got.Models) > 0 || !strings.Contains(err.Error(), "could not fetch") && !strings.Contains(err.Error(), "no answer in time") {
+		t.Errorf("%d models, %v; want none and why", len(got.Models), err)
+	}
+}
+
 // TestFieldN3_EveryListingIsAskedForAnew: no older one is kept, whose age nobody would see. The program has one of its
 // own, which it is told to renew.
 func TestFieldN3_EveryListingIsAskedForAnew(t *testing.T) {
-	c, q := configured(t, ""), script(t, `echo "$*" >>"$HOME/count"; echo p/m`)
+	c, q := configured(t, ""), script(t, `echo "$*" >>"$HOME/count"; [ "$4" != --refresh ] || echo {} >"$HOME/.cache/opencode/models.json"; echo p/m`)
 	home := t.TempDir()
 	q.BaseEnv = append(q.BaseEnv, "HOME="+home)
+	if err := os.MkdirAll(filepath.Join(home, ".cache", "opencode"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	for _, q.Refresh = range []bool{false, true, false} {
 		if _, err := c.ListModels(t.Context(), q); err != nil {
 			t.Fatal(err)

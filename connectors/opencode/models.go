@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/kept"
 	"github.com/cotal-ai/cotal-host/sdk/program"
 )
 
@@ -54,6 +55,7 @@ func (c *Connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.Model
 	cmd := exec.Command(binary, args...)
 	cmd.Dir = dir
 	cmd.Env = sdk.SetEnv(sdk.UnsetEnv(q.BaseEnv, "COTAL_*", "OPENCODE_CONFIG_CONTENT"), "BUN_TMPDIR="+dir, "OPENCODE_DISABLE_AUTOUPDATE=1")
+	before := fetched(q.BaseEnv)
 	said, err := program.Question{Cmd: cmd, Name: "opencode models", Limit: modelsTimeout, Max: maxCatalogue}.Ask(ctx)
 	if err != nil {
 		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "%v", err)
@@ -65,7 +67,27 @@ func (c *Connector) ListModels(ctx context.Context, q sdk.ModelQuery) (sdk.Model
 	if len(models) == 0 {
 		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "`opencode models` lists none: %s", said.Last)
 	}
+	if q.Refresh && !fetched(q.BaseEnv).After(before) {
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "OpenCode could not fetch the catalogue of models anew, and what it prints then is the one that it had, or that comes with it, as without a refresh")
+	}
 	return sdk.ModelCatalog{Source: "opencode models (" + filepath.Base(binary) + ")", Models: models}, nil
+}
+
+// fetched is when the program last wrote the catalogue of models that it fetched into its cache; zero for never. When it
+// cannot be fetched, `opencode models --refresh` says that it was refreshed all the same, and ends well.
+func fetched(env []string) time.Time {
+	cache := sdk.Getenv(env, "XDG_CACHE_HOME")
+	if cache == "" {
+		cache = filepath.Join(sdk.Getenv(env, "HOME"), ".cache")
+	}
+	var last time.Time
+	found, _ := filepath.Glob(kept.Pattern(cache, "opencode", "models*.json"))
+	for _, path := range found {
+		if st, err := os.Stat(path); err == nil && st.ModTime().After(last) {
+			last = st.ModTime()
+		}
+	}
+	return last
 }
 
 // parseModels reads lines of provider/model, each optionally followed by a block of JSON.
