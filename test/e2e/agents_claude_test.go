@@ -17,10 +17,8 @@ import (
 )
 
 func claudeSetUp(_ testing.TB, w *harness.World, stub *stubmodel.Server) {
-	if stub != nil {
-		w.Setenv("ANTHROPIC_BASE_URL", strings.TrimSuffix(stub.BaseURL(), "/v1"))
-	}
 	for name, value := range map[string]string{
+		"ANTHROPIC_BASE_URL":                       strings.TrimSuffix(stub.BaseURL(), "/v1"),
 		"ANTHROPIC_AUTH_TOKEN":                     "stub-token",
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "DISABLE_ERROR_REPORTING": "1",
 	} {
@@ -37,9 +35,9 @@ func claudeProgram() realProgram {
 			return `TOOLCALL Bash {"command":"touch ` + file + `","description":"make a file"}`
 		},
 		allow:     "enter",
-		interrupt: "esc",
-		model:     "sonnet",
-		process:   filepath.Base(agents.Claude.Binary),
+		interrupt: "esc", every: patientPress,
+		model:   "sonnet",
+		process: filepath.Base(agents.Claude.Binary),
 		// A seat has a configuration of its own: nothing of the user's is written.
 		left: func(t *testing.T, w *harness.World) []string {
 			t.Helper()
@@ -60,16 +58,9 @@ func TestRealClaude(t *testing.T) { liveAsAgent(t, claudeProgram()) }
 //
 // proves: CONN-1, SPAWN-19, SPAWN-22, ENVMCP-1
 func TestRealClaude_GoesOnInItsSession(t *testing.T) {
-	stub, err := stubmodel.Start(stubmodel.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(stub.Close)
-	w := harness.New(t)
-	w.Setenv("COTAL_CLAUDE_BIN", agents.Need(t, agents.Claude))
+	s := newScenario(t, claudeProgram(), "model: sonnet\nvariant: low\nlaunchOptions:\n  permissions: allow\n")
+	w := s.w
 	w.Setenv("IS_SANDBOX", "1") // this test may run as root, and the seat is never to ask
-	claudeSetUp(t, w, stub)
-	w.Persona(realSeat, "---\nname: "+realSeat+"\nagent: claude\nmodel: sonnet\nvariant: low\nlaunchOptions:\n  permissions: allow\n---\n\n"+realPersona+"\n")
 	// Its directory is one of a repository and reached through a link: the program asks whether it is trusted under
 	// its real path, and a question would keep the seat off the mesh.
 	if r := w.Run(t.Context(), "/usr/bin/env", "git", "init", "--quiet"); r.Code != 0 {
@@ -85,11 +76,8 @@ func TestRealClaude_GoesOnInItsSession(t *testing.T) {
 	shared := filepath.Join(w.Dir, "shared")
 	w.Setenv("SHARED_WORD", "told")
 	w.Write(".cotal/config.toml", fmt.Sprintf("[connectors.claude.mcpServers.probe]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"echo $0 >%s; cat >/dev/null\", \"${SHARED_WORD}\"]\n", shared))
-	s := &scenario{T: t, p: claudeProgram(), w: w, stub: stub, host: w.Start(harness.HostOptions{}), row: wire.AgentRow{Name: realSeat}}
-	s.client, s.roster = watchPresence(t, w)
-	if r := w.CLI("spawn", realSeat, "--cwd", "link", "--prompt", "--begin with a dash", "--detach", "--timeout", "2m"); r.Code != 0 {
-		t.Fatalf("%v\nits screen:\n%s", r, w.CLI("logs", realSeat).Stdout)
-	}
+	s.serve()
+	s.spawns(realSeat, "--cwd", "link", "--prompt", "--begin with a dash")
 	if r := s.asked("--begin with a dash"); !strings.Contains(r.Turn.Model, "sonnet") || r.Turn.Effort != "low" {
 		t.Errorf("the model was %s with effort %q, want sonnet with low", r.Turn.Model, r.Turn.Effort)
 	}
@@ -103,20 +91,8 @@ func TestRealClaude_GoesOnInItsSession(t *testing.T) {
 		return len(w.ProcsLike("sleep 7777")) > 0, w.CLI("logs", realSeat).Stdout
 	})
 	s.shown(wire.StatusIdle)
-	row := w.Inspect(realSeat)
-	session := func() string {
-		t.Helper()
-		p := awaitPresence(t, s.roster, "the agent says its session", func(p wire.Presence) bool {
-			return p.Card.ID == row.ID && p.Card.MetaString("sessionId") != ""
-		})
-		return p.Card.MetaString("sessionId")
-	}
-	id := session()
-	w.KillPID(row.PID)
-	await(t, agentWait, "the seat goes on", func() (bool, string) {
-		now, _ := w.Seat(realSeat)
-		return now.Status == "running" && now.PID != row.PID && now.PID != 0 && now.Mesh == wire.StatusIdle, fmt.Sprintf("%+v\n%s", now, w.CLI("logs", realSeat).Stdout)
-	})
+	id := s.session(s.row.ID)
+	s.goesOn()
 	if left := w.ProcsLike("sleep 7777"); len(left) > 0 {
 		t.Errorf("what ran in the background is left: %v", left)
 	}
@@ -124,7 +100,7 @@ func TestRealClaude_GoesOnInItsSession(t *testing.T) {
 	if r := s.asked("HISTORY of the session"); !strings.Contains(r.Reply, "begin with a dash") {
 		t.Errorf("it goes on without its history: %s", r.Reply)
 	}
-	if now := session(); now != id {
+	if now := s.session(s.row.ID); now != id {
 		t.Errorf("it goes on in session %s, was in %s", now, id)
 	}
 	s.shown(wire.StatusIdle)
@@ -135,9 +111,7 @@ func TestRealClaude_GoesOnInItsSession(t *testing.T) {
 	if err := os.Remove(shared); err != nil {
 		t.Fatal(err)
 	}
-	if r := w.CLI("spawn", realSeat, "--share-tools", "none", "--cwd", "sub", "--resume", id, "--prompt", "HISTORY of what is gone", "--detach", "--timeout", "2m"); r.Code != 0 {
-		t.Fatalf("%v\nits screen:\n%s", r, w.CLI("logs", realSeat).Stdout)
-	}
+	s.spawns(realSeat, "--share-tools", "none", "--cwd", "sub", "--resume", id, "--prompt", "HISTORY of what is gone")
 	if r := s.asked("HISTORY of what is gone"); !strings.Contains(r.Reply, "begin with a dash") || !strings.Contains(r.Reply, "of the session") {
 		t.Errorf("a session of a seat that is gone was resumed without its history: %s", r.Reply)
 	}
@@ -155,31 +129,23 @@ func TestRealClaude_SaysWhyATurnFailed(t *testing.T) {
 		_, _ = io.WriteString(rw, `{"type":"error","error":{"type":"not_found_error","message":"model: nosuch"}}`)
 	}))
 	t.Cleanup(provider.Close)
-	w := harness.New(t)
-	w.Setenv("COTAL_CLAUDE_BIN", agents.Need(t, agents.Claude))
-	claudeSetUp(t, w, nil)
-	w.Setenv("ANTHROPIC_BASE_URL", provider.URL)
-	w.Start(harness.HostOptions{})
-	w.CLI("spawn", "--agent", "claude", "--name", realSeat, "--prompt", "say it", "--detach", "--timeout", "2m").OK()
+	s := newScenario(t, claudeProgram(), "")
+	s.w.Setenv("ANTHROPIC_BASE_URL", provider.URL)
+	s.serve()
+	s.spawns(realSeat, "--prompt", "say it")
 	await(t, agentWait, "ps says why the turn failed", func() (bool, string) {
-		row, _ := w.Seat(realSeat)
+		row, _ := s.w.Seat(realSeat)
 		return row.Mesh == wire.StatusIdle && row.Condition != nil && row.Condition.Code == "model" && row.MeshBy == "hook",
-			fmt.Sprintf("%s (%s) %+v\n%s", row.Mesh, row.MeshBy, row.Condition, w.CLI("logs", realSeat).Stdout)
+			fmt.Sprintf("%s (%s) %+v\n%s", row.Mesh, row.MeshBy, row.Condition, s.screen())
 	})
-	w.CLI("stop", realSeat).OK()
+	s.w.CLI("stop", realSeat).OK()
 }
 
 // With config: user a seat has the user's configuration, all of it, and its sessions are his; its state is known as
 // well.
 func TestRealClaude_InTheUsersConfiguration(t *testing.T) {
-	stub, err := stubmodel.Start(stubmodel.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(stub.Close)
-	w := harness.New(t)
-	w.Setenv("COTAL_CLAUDE_BIN", agents.Need(t, agents.Claude))
-	claudeSetUp(t, w, stub)
+	s := newScenario(t, claudeProgram(), "launchOptions:\n  config: user\n")
+	w := s.w
 	for file, text := range map[string]string{
 		".claude.json":      fmt.Sprintf(`{"hasCompletedOnboarding":true,"projects":{%q:{"hasTrustDialogAccepted":true}}}`, w.Root),
 		".claude/CLAUDE.md": "MEMORY-OF-THE-USER\n",
@@ -192,8 +158,8 @@ func TestRealClaude_InTheUsersConfiguration(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := &scenario{T: t, p: claudeProgram(), w: w, stub: stub, host: w.Start(harness.HostOptions{}), row: wire.AgentRow{Name: realSeat}}
-	w.CLI("spawn", "--agent", "claude", "--name", realSeat, "--opt", "config=user", "--prompt", "say mine", "--detach", "--timeout", "2m").OK()
+	s.serve()
+	s.spawns(realSeat, "--prompt", "say mine")
 	if r := s.asked("say mine"); !given(r, "MEMORY-OF-THE-USER") {
 		t.Error("the user's memory did not reach the model")
 	}
@@ -205,7 +171,7 @@ func TestRealClaude_InTheUsersConfiguration(t *testing.T) {
 		t.Fatalf("the user has the sessions %v (%v), want the seat's", found, err)
 	}
 	id := strings.TrimSuffix(filepath.Base(found[0]), ".jsonl")
-	w.CLI("spawn", "--agent", "claude", "--name", realSeat, "--opt", "config=user", "--resume", id, "--prompt", "HISTORY of mine", "--detach", "--timeout", "2m").OK()
+	s.spawns(realSeat, "--resume", id, "--prompt", "HISTORY of mine")
 	if r := s.asked("HISTORY of mine"); !strings.Contains(r.Reply, "say mine") {
 		t.Errorf("the fork answered %s, without the history", r.Reply)
 	}

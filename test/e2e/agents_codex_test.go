@@ -51,9 +51,9 @@ func codexProgram() realProgram {
 			return `TOOLCALL exec_command {"cmd":"touch ` + file + `","sandbox_permissions":"require_escalated","justification":"to make a file"}`
 		},
 		allow:     "enter",
-		interrupt: "esc",
-		model:     "gpt-5.5",
-		process:   agents.Codex.Binary,
+		interrupt: "esc", every: patientPress,
+		model:   "gpt-5.5",
+		process: agents.Codex.Binary,
 		// A seat has a home of its own: nothing is written into the user's.
 		left: func(t *testing.T, w *harness.World) []string {
 			t.Helper()
@@ -76,51 +76,26 @@ func TestRealCodex(t *testing.T) { liveAsAgent(t, codexProgram()) }
 //
 // proves: CONN-1, SPAWN-22
 func TestRealCodex_GoesOnInItsSession(t *testing.T) {
-	stub, err := stubmodel.Start(stubmodel.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(stub.Close)
-	w := harness.New(t)
-	w.Setenv("COTAL_CODEX_BIN", agents.Need(t, agents.Codex))
-	codexSetUp(t, w, stub)
-	w.Persona(realSeat, "---\nname: "+realSeat+"\nagent: codex\nmodel: other-model\nvariant: low\nlaunchOptions:\n  permissions: allow\n---\n\n"+realPersona+"\n")
-	s := &scenario{T: t, p: codexProgram(), w: w, stub: stub, host: w.Start(harness.HostOptions{}), row: wire.AgentRow{Name: realSeat}}
-	s.client, s.roster = watchPresence(t, w)
-	if r := w.CLI("spawn", realSeat, "--prompt", "--begin with a dash", "--detach", "--timeout", "2m"); r.Code != 0 {
-		t.Fatalf("%v\nits screen:\n%s", r, s.screen())
-	}
+	s := newScenario(t, codexProgram(), "model: other-model\nvariant: low\nlaunchOptions:\n  permissions: allow\n")
+	s.serve()
+	s.spawns(realSeat, "--prompt", "--begin with a dash")
 	if r := s.asked("--begin with a dash"); r.Turn.Model != "other-model" || r.Turn.Effort != "low" {
 		t.Errorf("the model was %s with effort %q, want other-model with low", r.Turn.Model, r.Turn.Effort)
 	}
 	s.shown(wire.StatusIdle)
-	row := w.Inspect(realSeat)
-	session := func() string {
-		t.Helper()
-		p := awaitPresence(t, s.roster, "the agent says its session", func(p wire.Presence) bool {
-			return p.Card.ID == row.ID && p.Card.MetaString("sessionId") != ""
-		})
-		return p.Card.MetaString("sessionId")
-	}
-	id := session()
-	w.KillPID(row.PID)
-	await(t, agentWait, "the seat goes on", func() (bool, string) {
-		now, _ := w.Seat(realSeat)
-		return now.Status == "running" && now.PID != row.PID && now.PID != 0 && now.Mesh == wire.StatusIdle, fmt.Sprintf("%+v\n%s", now, s.screen())
-	})
+	id := s.session(s.row.ID)
+	s.goesOn()
 	s.say("HISTORY of the session")
 	if r := s.asked("HISTORY of the session"); !strings.Contains(r.Reply, "begin with a dash") || r.Turn.Model != "other-model" || r.Turn.Effort != "low" {
 		t.Errorf("it goes on with model %s, effort %q, and answers %s", r.Turn.Model, r.Turn.Effort, r.Reply)
 	}
-	if now := session(); now != id {
+	if now := s.session(s.row.ID); now != id {
 		t.Errorf("it goes on in session %s, was in %s", now, id)
 	}
-	w.CLI("stop", realSeat).OK()
-	if r := w.CLI("spawn", realSeat, "--resume", id, "--prompt", "HISTORY of what is gone", "--detach", "--timeout", "2m"); r.Code != 0 {
-		t.Fatalf("%v\nits screen:\n%s", r, s.screen())
-	}
+	s.w.CLI("stop", realSeat).OK()
+	s.spawns(realSeat, "--resume", id, "--prompt", "HISTORY of what is gone")
 	if r := s.asked("HISTORY of what is gone"); !strings.Contains(r.Reply, "begin with a dash") || !strings.Contains(r.Reply, "of the session") {
 		t.Errorf("a session of a seat that is gone was resumed without its history: %s", r.Reply)
 	}
-	w.CLI("stop", realSeat).OK()
+	s.w.CLI("stop", realSeat).OK()
 }

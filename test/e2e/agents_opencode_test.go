@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/agents"
@@ -72,9 +73,9 @@ func opencodeProgram() realProgram {
 			return `TOOLCALL bash {"command":"sh -c 'touch ` + file + `'","description":"make a file"}`
 		},
 		allow:     "enter",
-		interrupt: "", // it takes two presses, and only once its screen shows the turn: see the next test
-		model:     "stub/other-model",
-		process:   filepath.Base(agents.OpenCode.Binary),
+		interrupt: "esc", every: time.Second, // it takes two, not at once and not far from each other
+		model:   "stub/other-model",
+		process: filepath.Base(agents.OpenCode.Binary),
 	}
 }
 
@@ -86,28 +87,17 @@ func TestRealOpenCode(t *testing.T) { liveAsAgent(t, opencodeProgram()) }
 //
 // proves: CONN-1, SPAWN-19, SPAWN-22, ENVMCP-1, ENVMCP-2
 func TestRealOpenCode_GoesOnInItsSession(t *testing.T) {
-	stub, err := stubmodel.Start(stubmodel.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(stub.Close)
-	w := harness.New(t)
-	w.Setenv("COTAL_OPENCODE_BIN", agents.Need(t, agents.OpenCode))
-	opencodeSetUp(t, w, stub)
+	s := newScenario(t, opencodeProgram(), "model: stub/other-model\nvariant: high\nlaunchOptions:\n  permissions: allow\n")
+	w := s.w
 	// A server of the operator's that leaves a mark and is none otherwise.
 	mark := filepath.Join(w.Dir, "mark")
 	w.Setenv("MARK_TOKEN", `to"ken`)
 	w.Write(".cotal/config.toml", fmt.Sprintf("[connectors.opencode.mcpServers.marker]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"echo $TOKEN > %s\"]\nenv = { TOKEN = \"${MARK_TOKEN}\" }\n", mark))
-	w.Persona(realSeat, "---\nname: "+realSeat+"\nagent: opencode\nmodel: stub/other-model\nvariant: high\nlaunchOptions:\n  permissions: allow\n---\n\n"+realPersona+"\n")
-	s := &scenario{T: t, p: opencodeProgram(), w: w, stub: stub, host: w.Start(harness.HostOptions{})}
-	s.client, s.roster = watchPresence(t, w)
+	s.serve()
 	if r := w.CLI("spawn", realSeat, "--detach", "--share-tools", "files"); r.Code == 0 || !strings.Contains(r.Stderr, `shares marker with seats of connector opencode`) {
 		t.Errorf("a server that nobody declared: %v", r)
 	}
-	if r := w.CLI("spawn", realSeat, "--detach", "--timeout", "2m"); r.Code != 0 {
-		t.Fatalf("%v\nits screen:\n%s", r, w.CLI("logs", realSeat).Stdout)
-	}
-	s.row = w.AwaitStatus(realSeat, "running")
+	s.spawns(realSeat)
 	s.shown(wire.StatusIdle)
 	if text, err := os.ReadFile(mark); err != nil || strings.TrimSpace(string(text)) != `to"ken` {
 		t.Errorf("the server that is shared with it left %q, %v", text, err)
@@ -120,19 +110,8 @@ func TestRealOpenCode_GoesOnInItsSession(t *testing.T) {
 		t.Errorf("woken, it asked model %q with effort %q, want other-model with high", woken.Turn.Model, woken.Turn.Effort)
 	}
 	s.shown(wire.StatusIdle)
-	session := func(id string) string {
-		t.Helper()
-		p := awaitPresence(t, s.roster, "the agent says its session", func(p wire.Presence) bool {
-			return p.Card.ID == id && p.Card.MetaString("sessionId") != ""
-		})
-		return p.Card.MetaString("sessionId")
-	}
-	id := session(s.row.ID)
-	w.KillPID(s.row.PID)
-	await(t, agentWait, "the seat goes on", func() (bool, string) {
-		now, _ := w.Seat(realSeat)
-		return now.Status == "running" && now.PID != s.row.PID && now.PID != 0 && now.Mesh == wire.StatusIdle, fmt.Sprintf("%+v\n%s", now, w.CLI("logs", realSeat).Stdout)
-	})
+	id := s.session(s.row.ID)
+	s.goesOn()
 	s.say("HISTORY of the session")
 	r := s.asked("HISTORY of the session")
 	if !given(r, "the first word is lynx") {
@@ -141,36 +120,18 @@ func TestRealOpenCode_GoesOnInItsSession(t *testing.T) {
 	if r.Turn.Model != "other-model" || r.Turn.Effort != "high" {
 		t.Errorf("it goes on with model %q and effort %q, was other-model and high", r.Turn.Model, r.Turn.Effort)
 	}
-	if now := session(s.row.ID); now != id {
+	if now := s.session(s.row.ID); now != id {
 		t.Errorf("it goes on in session %s, was in %s", now, id)
 	}
-	// Interrupted by hand, it is idle and nothing has failed.
-	s.shown(wire.StatusIdle)
-	s.say("SLOW 300 and say never")
-	s.shown(wire.StatusWorking)
-	s.request("asks", func(r stubmodel.Request) bool { return strings.Contains(r.Turn.LastUser(), "say never") })
-	await(t, agentWait, "the turn ends", func() (bool, string) { // its screen may be behind, and takes no escape for an interrupt then
-		w.CLI("input", realSeat, "--keys", "esc,esc")
-		now, _ := w.Seat(realSeat)
-		return now.Mesh == wire.StatusIdle && now.Condition == nil, fmt.Sprintf("%+v\n%s", now, w.CLI("logs", realSeat).Stdout)
-	})
 	w.CLI("stop", realSeat).OK()
 }
 
 // What a person has in the input field while a message wakes the agent stays there, and is sent when he sends it.
 func TestRealOpenCode_KeepsADraftWhenItIsWoken(t *testing.T) {
-	stub, err := stubmodel.Start(stubmodel.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(stub.Close)
-	w := harness.New(t)
-	w.Setenv("COTAL_OPENCODE_BIN", agents.Need(t, agents.OpenCode))
-	opencodeSetUp(t, w, stub)
-	s := &scenario{T: t, p: opencodeProgram(), w: w, stub: stub, host: w.Start(harness.HostOptions{})}
-	s.client, s.roster = watchPresence(t, w)
-	w.CLI("spawn", "--agent", "opencode", "--name", realSeat, "--detach", "--timeout", "2m").OK()
-	s.row = w.AwaitStatus(realSeat, "running")
+	s := newScenario(t, opencodeProgram(), "")
+	w := s.w
+	s.serve()
+	s.spawns(realSeat)
 	screen := attach(t, w, s.row)
 	for _, draft := range []string{"a draft before there is a session", "a draft in a session"} {
 		await(t, agentWait, "the draft is typed", func() (bool, string) {
@@ -194,24 +155,16 @@ func TestRealOpenCode_KeepsADraftWhenItIsWoken(t *testing.T) {
 //
 // proves: CONN-2
 func TestRealOpenCode_AModelThatNobodyOffersIsRefused(t *testing.T) {
-	stub, err := stubmodel.Start(stubmodel.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(stub.Close)
-	w := harness.New(t)
-	w.Setenv("COTAL_OPENCODE_BIN", agents.Need(t, agents.OpenCode))
-	opencodeSetUp(t, w, stub)
-	w.Persona(realSeat, "---\nname: "+realSeat+"\nagent: opencode\nmodel: stub/no-such-model\n---\n\n"+realPersona+"\n")
-	w.Start(harness.HostOptions{})
-	r := w.CLI("spawn", realSeat, "--detach", "--timeout", "2m")
+	s := newScenario(t, opencodeProgram(), "model: stub/no-such-model\n")
+	s.serve()
+	r := s.w.CLI("spawn", realSeat, "--detach", "--timeout", "2m")
 	if r.Code == 0 {
 		t.Fatalf("it was launched: %v", r)
 	}
 	if want := `"stub/no-such-model" is not offered`; !strings.Contains(r.Stdout+r.Stderr, want) {
 		t.Errorf("the refusal lacks %s:\n%v", want, r)
 	}
-	if asked := stub.Requests(); len(asked) > 0 {
+	if asked := s.stub.Requests(); len(asked) > 0 {
 		t.Errorf("a model was asked: %+v", asked)
 	}
 }
@@ -229,12 +182,11 @@ func TestRealOpenCode_SaysWhyATurnFailed(t *testing.T) {
 		_, _ = io.WriteString(rw, `{"error":{"message":"this is what the provider says","type":"nobody_knows"}}`)
 	}))
 	t.Cleanup(provider.Close)
-	w := harness.New(t)
-	w.Setenv("COTAL_OPENCODE_BIN", agents.Need(t, agents.OpenCode))
-	opencodeHome(t, w.Home)
+	s := newScenario(t, opencodeProgram(), "")
+	w := s.w
 	putJSON(t, filepath.Join(w.Home, ".config", "opencode", "opencode.json"), opencodeConfig(provider.URL+"/v1"))
-	w.Start(harness.HostOptions{})
-	w.CLI("spawn", "--agent", "opencode", "--name", realSeat, "--prompt", "say it", "--detach", "--timeout", "2m").OK()
+	s.serve()
+	s.spawns(realSeat, "--prompt", "say it")
 	says := func(mesh, code string) {
 		t.Helper()
 		await(t, agentWait, "ps says "+mesh+" and "+code, func() (bool, string) {

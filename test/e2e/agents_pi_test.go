@@ -32,9 +32,9 @@ func piProgram() realProgram {
 		agent: agents.Pi, connector: "pi", options: "  permissions: allow\n",
 		setUp:     piSetUp,
 		meshTool:  func(tool string) string { return tool },
-		interrupt: "esc",
-		model:     "stub/stub-model",
-		process:   "", // it writes its own title over its command line
+		interrupt: "esc", every: patientPress,
+		model:   "stub/stub-model",
+		process: "", // it writes its own title over its command line
 	}
 }
 

@@ -34,8 +34,11 @@ type realProgram struct {
 	asks func(file string) string
 	// allow are keys that answer such a question with yes.
 	allow string
-	// interrupt are keys that end a turn, one press after the other; empty: that is not looked at.
+	// interrupt is the key that ends a turn, and every how often it is pressed until the turn has ended.
 	interrupt string
+	every     time.Duration
+	// clear are keys that empty its input field, into which it puts the text of a turn that was interrupted.
+	clear string
 	// model is what its list of models has to hold.
 	model string
 	// process is what the command lines of its processes hold; empty: nothing of its own.
@@ -58,13 +61,18 @@ type scenario struct {
 	look   *canary
 }
 
+// patientPress is between two presses of a key that does harm where it was not needed any more.
+const patientPress = 3 * time.Second
+
 const (
 	realSeat    = "coder"
 	realPersona = "PERSONA-TEXT: you are careful."
 )
 
-// liveAsAgent is what a real agent program has to do in a seat. Each step is a subtest, and they build on each other.
-func liveAsAgent(t *testing.T, p realProgram) {
+// newScenario is a workspace in which a program is set up, with a stub of its model and a persona; front are the lines
+// of the persona's front matter behind its name and agent. The host is not started yet.
+func newScenario(t *testing.T, p realProgram, front string) *scenario {
+	t.Helper()
 	stub, err := stubmodel.Start(stubmodel.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -73,13 +81,68 @@ func liveAsAgent(t *testing.T, p realProgram) {
 	w := harness.New(t)
 	w.Setenv("COTAL_"+strings.ToUpper(p.agent.Name)+"_BIN", agents.Need(t, p.agent))
 	p.setUp(t, w, stub)
-	w.Persona(realSeat, fmt.Sprintf("---\nname: %s\nagent: %s\nlaunchOptions:\n%s---\n\n%s\n", realSeat, p.connector, p.options, realPersona))
-	s := &scenario{T: t, p: p, w: w, stub: stub, row: wire.AgentRow{Name: realSeat}, inbox: filepath.Join(w.Dir, "inbox")}
+	w.Persona(realSeat, fmt.Sprintf("---\nname: %s\nagent: %s\n%s---\n\n%s\n", realSeat, p.connector, front, realPersona))
+	return &scenario{T: t, p: p, w: w, stub: stub, row: wire.AgentRow{Name: realSeat}}
+}
+
+// serve starts the host, and a participant of the mesh that looks on.
+func (s *scenario) serve() {
+	s.Helper()
+	s.host = s.w.Start(harness.HostOptions{})
+	s.client, s.roster = watchPresence(s.T, s.w)
+}
+
+// spawns starts the seat and waits until it is on the mesh.
+func (s *scenario) spawns(args ...string) {
+	s.Helper()
+	if r := s.w.CLI(append(append([]string{"spawn"}, args...), "--detach", "--timeout", "2m")...); r.Code != 0 {
+		s.Fatalf("%v\nits screen:\n%s", r, s.screen())
+	}
+	s.row = s.w.AwaitStatus(realSeat, "running")
+}
+
+// session waits until a participant says in which session of its program it is.
+func (s *scenario) session(id string) string {
+	s.Helper()
+	p := awaitPresence(s.T, s.roster, "the agent says its session", func(p wire.Presence) bool {
+		return p.Card.ID == id && p.Card.MetaString("sessionId") != ""
+	})
+	return p.Card.MetaString("sessionId")
+}
+
+// goesOn kills the program and waits until the seat goes on with another.
+func (s *scenario) goesOn() {
+	s.Helper()
+	s.w.KillPID(s.row.PID)
+	await(s.T, agentWait, "the seat goes on", func() (bool, string) {
+		now, _ := s.w.Seat(realSeat)
+		return now.Status == "running" && now.PID != s.row.PID && now.PID != 0 && now.Mesh == wire.StatusIdle, fmt.Sprintf("%+v\n%s", now, s.screen())
+	})
+}
+
+// press presses a key every so often until something has happened: programs tell that they ask, or that they work, before they take
+// a key for an answer, and a key that comes too early is lost.
+func (s *scenario) press(key string, every time.Duration, what string, happened func() bool) {
+	s.Helper()
+	for begin := time.Now(); ; {
+		s.w.CLI("input", realSeat, "--keys", key).OK()
+		if ok, _ := harness.Poll(every, func() (bool, string) { return happened(), "" }); ok {
+			return
+		}
+		if busy.Over(begin, agentWait) {
+			s.Fatalf("%s: it does not come to that; the screen:\n%s", what, s.screen())
+		}
+	}
+}
+
+// liveAsAgent is what a real agent program has to do in a seat. Each step is a subtest, and they build on each other.
+func liveAsAgent(t *testing.T, p realProgram) {
+	s := newScenario(t, p, "launchOptions:\n"+p.options)
+	s.inbox = filepath.Join(s.w.Dir, "inbox")
 	s.givesSecrets()
-	s.host = w.Start(harness.HostOptions{})
+	s.serve()
 	s.look.watch(t)
-	s.client, s.roster = watchPresence(t, w)
-	w.Spawn("mate", filepath.Join(w.Bin, "cotal-bridge"), "run", "--messages", "file", "--file", s.inbox, "--text", "--", "sleep", "3600")
+	s.w.Spawn("mate", filepath.Join(s.w.Bin, "cotal-bridge"), "run", "--messages", "file", "--file", s.inbox, "--text", "--", "sleep", "3600")
 	for _, step := range []struct {
 		name string
 		do   func(*scenario)
@@ -180,11 +243,7 @@ func given(r stubmodel.Request, text string) bool {
 }
 
 func (s *scenario) joins() {
-	r := s.w.CLI("spawn", realSeat, "--detach", "--timeout", "2m")
-	if r.Code != 0 {
-		s.Fatalf("%v\nits screen:\n%s", r, s.screen())
-	}
-	s.row = s.w.AwaitStatus(realSeat, "running")
+	s.spawns(realSeat)
 	p := awaitPresence(s.T, s.roster, "the agent is on the mesh", func(p wire.Presence) bool {
 		return p.Card.ID == s.row.ID && p.LifecycleUID == s.row.LifecycleUID
 	})
@@ -202,10 +261,11 @@ func (s *scenario) turn() {
 }
 
 func (s *scenario) worksThenIdle() {
-	s.say("SLOW 15 and say beta") // long enough for ps to be asked in the middle of it on a busy machine
+	s.say("HOLD beta and say beta")
 	if row := s.shown(wire.StatusWorking); row.MeshBy == "" {
 		s.Error("the row does not say how it is known that the agent works")
 	}
+	s.stub.Open("beta")
 	s.shown(wire.StatusIdle)
 	s.asked("say beta")
 }
@@ -232,31 +292,26 @@ func (s *scenario) waitsForAPerson() {
 	if _, err := os.Stat(file); err == nil {
 		s.Error("the agent did it without waiting for the answer")
 	}
-	// The program tells that it asks before the question can be answered: a key that comes too early is lost.
-	for begin := time.Now(); ; {
-		s.w.CLI("input", realSeat, "--keys", s.p.allow).OK()
-		if ok, _ := harness.Poll(3*time.Second, func() (bool, string) { _, err := os.Stat(file); return err == nil, "" }); ok {
-			break
-		}
-		if busy.Over(begin, agentWait) {
-			s.Fatalf("the agent does not go on; its screen:\n%s", s.screen())
-		}
-	}
+	s.press(s.p.allow, patientPress, "the agent goes on", func() bool { _, err := os.Stat(file); return err == nil })
 	s.shown(wire.StatusIdle)
 }
 
 func (s *scenario) isInterrupted() {
-	if s.p.interrupt == "" {
-		s.Skip("this program's interrupt is not looked at")
-	}
 	// In the middle of an answer: before one, some programs put the text back into their input field.
 	s.say("STREAM 3000 100 and say never")
 	s.shown(wire.StatusWorking)
 	await(s.T, agentWait, "the answer is on its way", func() (bool, string) { text := s.screen(); return strings.Contains(text, "word00"), text })
-	for _, keys := range strings.Fields(s.p.interrupt) {
-		s.w.CLI("input", realSeat, "--keys", keys).OK()
+	var row wire.AgentRow
+	s.press(s.p.interrupt, s.p.every, "the turn is interrupted", func() bool {
+		row, _ = s.w.Seat(realSeat)
+		return row.Mesh == wire.StatusIdle
+	})
+	if row.Condition != nil {
+		s.Errorf("interrupted by hand, it has the condition %+v: nothing has failed", row.Condition)
 	}
-	s.shown(wire.StatusIdle)
+	if s.p.clear != "" {
+		s.w.CLI("input", realSeat, "--keys", s.p.clear).OK()
+	}
 }
 
 func (s *scenario) isWoken() {
@@ -274,10 +329,8 @@ func (s *scenario) isWoken() {
 }
 
 func (s *scenario) isForked() {
-	p := awaitPresence(s.T, s.roster, "the agent says its session", func(p wire.Presence) bool {
-		return p.Card.ID == s.row.ID && p.Card.MetaString("sessionId") != ""
-	})
-	r := s.w.CLI("spawn", realSeat, "--name", "forked", "--resume", p.Card.MetaString("sessionId"), "--prompt", "HISTORY of the fork", "--detach", "--timeout", "2m")
+	source := s.session(s.row.ID)
+	r := s.w.CLI("spawn", realSeat, "--name", "forked", "--resume", source, "--prompt", "HISTORY of the fork", "--detach", "--timeout", "2m")
 	if r.Code != 0 {
 		s.Fatalf("%v\nits screen:\n%s", r, s.w.CLI("logs", "forked").Stdout)
 	}
@@ -286,10 +339,7 @@ func (s *scenario) isForked() {
 		s.Errorf("the fork answered %q, without the history", got.Reply)
 	}
 	fork := s.w.Inspect("forked")
-	f := awaitPresence(s.T, s.roster, "the fork says its session", func(p wire.Presence) bool {
-		return p.Card.ID == fork.ID && p.Card.MetaString("sessionId") != ""
-	})
-	if f.Card.MetaString("sessionId") == p.Card.MetaString("sessionId") {
+	if s.session(fork.ID) == source {
 		s.Error("the fork works in the session that it was forked from")
 	}
 	s.knows(fork)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
 	"github.com/cotal-ai/cotal-host/test/seatview"
 	"github.com/cotal-ai/cotal-host/test/stubmodel"
@@ -128,7 +129,7 @@ func TestARealAgentInTmux(t *testing.T) {
 			r := w.CLI("input", "coder", "--text", "say "+word)
 			return r.Code == 0, r.String()
 		})
-		ctx, cancel := context.WithTimeout(context.Background(), agentWait)
+		ctx, cancel := context.WithTimeout(t.Context(), busy.Limit(agentWait))
 		defer cancel()
 		if _, err := stub.Wait(ctx, stubmodel.Asked("say "+word)); err != nil {
 			t.Fatalf("the model was not asked for %s: %v; the screen:\n%s", word, err, w.CLI("logs", "coder").Stdout)
