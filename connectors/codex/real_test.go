@@ -49,11 +49,11 @@ func realFreshStart(t *testing.T, w *world) string {
 	})
 	p := r.showsStatus(wire.StatusWorking)
 	session := p.Card.MetaString("sessionId")
-	if p.LifecycleUID != r.req.LifecycleUID || session == "" {
+	if p.LifecycleUID != r.Req.LifecycleUID || session == "" {
 		t.Errorf("it appears as %+v, want the life it was launched for and its session", p)
 	}
 	got := r.asked("fresh start")
-	if got.Turn.LastUser() != r.req.Prompt || got.Turn.Model != "other-model" || got.Turn.Effort != "high" {
+	if got.Turn.LastUser() != r.Req.Prompt || got.Turn.Model != "other-model" || got.Turn.Effort != "high" {
 		t.Errorf("the model %q was asked %q with effort %q, want what the launch said", got.Turn.Model, got.Turn.LastUser(), got.Turn.Effort)
 	}
 	for _, want := range []string{"PERSONA-TEXT", "INSTRUCTIONS-OF-THE-USER"} {
@@ -66,20 +66,20 @@ func realFreshStart(t *testing.T, w *world) string {
 	}
 	r.showsStatus(wire.StatusIdle)
 
-	r.submit("typed turn\nwith two lines")
+	r.Submit("typed turn\nwith two lines")
 	if typed := r.asked("typed turn"); typed.Turn.LastUser() != "typed turn\nwith two lines" || len(typed.Turn.Users) != 2 {
 		t.Errorf("after typing the model was asked %q, want the typed text as second turn", typed.Turn.Users)
 	}
 	r.showsStatus(wire.StatusIdle)
 
-	r.submit(`TOOLCALL mcp__cotal__cotal_dm {"to":"` + w.peer.Caller().Principal() + `","text":"hello from codex"}`)
+	r.Submit(`TOOLCALL mcp__cotal__cotal_dm {"to":"` + w.peer.Caller().Principal() + `","text":"hello from codex"}`)
 	if m := w.hears(inbox, "hello from codex"); m.From.Name != "worker" {
 		t.Errorf("the message is from %+v, want the seat", m.From)
 	}
 	r.showsStatus(wire.StatusIdle)
 
 	marker := w.path("outside")
-	r.submit(`TOOLCALL exec_command {"cmd":"touch ` + marker + `","sandbox_permissions":"require_escalated","justification":"a test"}`)
+	r.Submit(`TOOLCALL exec_command {"cmd":"touch ` + marker + `","sandbox_permissions":"require_escalated","justification":"a test"}`)
 	p = r.showsStatus(wire.StatusWaiting)
 	if _, err := os.Stat(marker); err == nil || p.Condition == nil || p.Condition.Code != "approval" {
 		t.Errorf("permissions=ask: file made before the answer (%v), shown as %+v", err, p.Condition)
@@ -90,18 +90,18 @@ func realFreshStart(t *testing.T, w *world) string {
 	})
 	r.showsStatus(wire.StatusIdle)
 
-	r.submit("SLOW 9000 to be interrupted")
+	r.Submit("SLOW 9000 to be interrupted")
 	r.showsStatus(wire.StatusWorking)
 	r.press("\x1b", "the end of the turn", func() bool {
 		return slices.ContainsFunc(w.roster.View().Rows, func(p wire.Presence) bool {
-			return p.Card.ID == r.req.Principal && p.Status == wire.StatusIdle
+			return p.Card.ID == r.Req.Principal && p.Status == wire.StatusIdle
 		})
 	})
 	if p := r.showsStatus(wire.StatusIdle); p.Condition != nil {
 		t.Errorf("an interrupt is shown as the failure %+v", p.Condition)
 	}
 
-	if _, err := w.peer.SendDirect(t.Context(), r.req.Principal, "WAKE-UP-CALL"); err != nil {
+	if _, err := w.peer.SendDirect(t.Context(), r.Req.Principal, "WAKE-UP-CALL"); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.asked("WAKE-UP-CALL"); !strings.Contains(got.Turn.LastUser(), `"from":"peer"`) {
@@ -129,8 +129,8 @@ func realFork(t *testing.T, w *world, session string) {
 		t.Errorf("the fork has the session %q, want one of its own", forked)
 	}
 	marker := w.path("allowed")
-	r.submit(`TOOLCALL exec_command {"cmd":"touch ` + marker + `"}`)
-	r.await("the file made without a question", func() bool {
+	r.Submit(`TOOLCALL exec_command {"cmd":"touch ` + marker + `"}`)
+	r.Await("the file made without a question", func() bool {
 		_, err := os.Stat(marker)
 		return err == nil
 	})
@@ -143,7 +143,7 @@ func realFork(t *testing.T, w *world, session string) {
 func realReopen(t *testing.T, w *world, session string) {
 	r := w.launch(func(req *sdk.LaunchRequest) { req.Continue = session })
 	r.showsStatus(wire.StatusIdle)
-	r.submit("HISTORY again")
+	r.Submit("HISTORY again")
 	got := r.asked("HISTORY again")
 	if !strings.Contains(got.Reply, "typed turn") || strings.Contains(got.Reply, "for the fork") || got.Turn.Model != "other-model" {
 		t.Errorf("model %q answered %q, want the history without the fork's, and the session's own model", got.Turn.Model, got.Reply)
@@ -158,10 +158,10 @@ func TestRealCodexWithoutAPrompt(t *testing.T) {
 	w := newWorld(t, agents.Need(t, agents.Codex))
 	r := w.launch(nil)
 	r.showsStatus(wire.StatusIdle)
-	r.submit("FIRST-WORDS")
+	r.Submit("FIRST-WORDS")
 	r.asked("FIRST-WORDS")
 	r.showsStatus(wire.StatusIdle)
-	if _, err := w.peer.SendDirect(t.Context(), r.req.Principal, "THEN-A-MESSAGE"); err != nil {
+	if _, err := w.peer.SendDirect(t.Context(), r.Req.Principal, "THEN-A-MESSAGE"); err != nil {
 		t.Fatal(err)
 	}
 	r.asked("THEN-A-MESSAGE")
@@ -174,7 +174,7 @@ func TestRealCodexWithoutAPrompt(t *testing.T) {
 		req.Resume = session
 		req.Dir = w.dir("s-" + strings.Repeat("deep", 30)) // too deep for sockets
 	})
-	r.submit("HISTORY of a fork")
+	r.Submit("HISTORY of a fork")
 	if got := r.asked("HISTORY of a fork"); !strings.Contains(got.Reply, "FIRST-WORDS") {
 		t.Errorf("the fork answered %q, want the history", got.Reply)
 	}
@@ -207,19 +207,19 @@ func TestRealCodexIsFollowedToAnotherSession(t *testing.T) {
 	r := w.launch(func(req *sdk.LaunchRequest) { req.Prompt = "in the first session" })
 	r.asked("in the first session")
 	first := r.showsStatus(wire.StatusIdle).Card.MetaString("sessionId")
-	r.submit("/new")
+	r.Submit("/new")
 	second := r.shows("another session", func(p wire.Presence) bool { return p.Card.MetaString("sessionId") != first })
-	r.await("the second session in its file", func() bool {
+	r.Await("the second session in its file", func() bool {
 		files, _ := filepath.Glob(w.path(".cotal/codex/sessions/*/*/*/*" + second.Card.MetaString("sessionId") + ".jsonl"))
 		return len(files) == 1
 	})
-	r.submit("SLOW 2 in the second session")
+	r.Submit("SLOW 2 in the second session")
 	r.showsStatus(wire.StatusWorking)
 	if got := r.asked("in the second session"); len(got.Turn.Users) != 1 {
 		t.Errorf("the model was asked %q, want a new session", got.Turn.Users)
 	}
 	r.showsStatus(wire.StatusIdle)
-	if _, err := w.peer.SendDirect(t.Context(), r.req.Principal, "WAKE-THE-SECOND"); err != nil {
+	if _, err := w.peer.SendDirect(t.Context(), r.Req.Principal, "WAKE-THE-SECOND"); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.asked("WAKE-THE-SECOND"); len(got.Turn.Users) != 2 {
@@ -243,7 +243,7 @@ func TestRealCodexSaysWhatIsInItsWay(t *testing.T) {
 		t.Errorf("shown as %+v, want auth, and the program's own words", p.Condition)
 	}
 	provider.Close()
-	r.submit("and now?")
+	r.Submit("and now?")
 	r.shows("another attempt", func(p wire.Presence) bool {
 		return p.Status == wire.StatusWorking && p.Condition != nil && p.Condition.Code == "retrying"
 	})
@@ -257,14 +257,14 @@ func TestRealCodexIsOneParticipantWithAgentsOfItsOwn(t *testing.T) {
 	r := w.launch(func(req *sdk.LaunchRequest) { req.Prompt = "before it has help" })
 	r.asked("before it has help")
 	session := r.showsStatus(wire.StatusIdle).Card.MetaString("sessionId")
-	r.submit(`TOOLCALL multi_agent_v1__spawn_agent {"message":"SLOW 1 and say aside"}`)
+	r.Submit(`TOOLCALL multi_agent_v1__spawn_agent {"message":"SLOW 1 and say aside"}`)
 	got := r.request(func(q stubmodel.Request) bool {
 		return q.Done && !q.Side && len(q.Turn.Users) == 1 && strings.Contains(q.Turn.LastUser(), "say aside")
 	})
 	if !slices.Contains(got.Turn.Tools, "mcp__cotal__cotal_dm") {
 		t.Errorf("the other agent was asked %+v; want it to have the tools of the mesh", got.Turn)
 	}
-	if _, err := w.peer.SendDirect(t.Context(), r.req.Principal, "WAKE-THE-SEAT"); err != nil {
+	if _, err := w.peer.SendDirect(t.Context(), r.Req.Principal, "WAKE-THE-SEAT"); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.asked("WAKE-THE-SEAT"); got.Turn.Users[0] != "before it has help" {

@@ -1,31 +1,24 @@
 package codex_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/creack/pty"
 
 	"github.com/cotal-ai/cotal-host/connectors/codex"
 	"github.com/cotal-ai/cotal-host/host/broker"
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
-	"github.com/cotal-ai/cotal-host/sdk/seat"
-	"github.com/cotal-ai/cotal-host/sdk/terminal"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
+	"github.com/cotal-ai/cotal-host/test/onpty"
 	"github.com/cotal-ai/cotal-host/test/stubmodel"
 )
 
@@ -191,18 +184,10 @@ func (w *world) request(change func(*sdk.LaunchRequest)) sdk.LaunchRequest {
 	return req
 }
 
-// running is a launch on a plain pty that answers no terminal query.
+// running is a launch in a world.
 type running struct {
-	w      *world
-	req    sdk.LaunchRequest
-	cmd    *exec.Cmd
-	pty    *os.File
-	nonce  string
-	exited chan struct{}
-
-	mu     sync.Mutex
-	output bytes.Buffer
-	modes  terminal.ModeScanner
+	*onpty.Seat
+	w *world
 }
 
 func (w *world) launch(change func(*sdk.LaunchRequest)) *running {
@@ -215,73 +200,17 @@ func (w *world) launch(change func(*sdk.LaunchRequest)) *running {
 	return w.run(req, spec)
 }
 
-// run starts a process on a terminal and reads what it prints.
+// run starts a process on a terminal.
 func (w *world) run(req sdk.LaunchRequest, spec sdk.LaunchSpec) *running {
 	w.t.Helper()
-	var err error
-	r := &running{w: w, req: req, nonce: wire.NewNonce(), exited: make(chan struct{})}
-	r.cmd = &exec.Cmd{Path: spec.Path, Args: append([]string{spec.Path}, spec.Args...), Dir: req.Cwd}
-	r.cmd.Env = append(append([]string(nil), spec.Env...), "COTAL_SEAT_NONCE="+r.nonce)
-	if r.pty, err = pty.StartWithSize(r.cmd, &pty.Winsize{Rows: 40, Cols: 120}); err != nil {
-		w.t.Fatal(err)
-	}
-	drained := make(chan struct{})
-	go func() {
-		defer close(drained)
-		_, _ = io.Copy(writerFunc(func(p []byte) (int, error) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.modes.Write(p)
-			return r.output.Write(p)
-		}), r.pty) // ends with EIO once the terminal has no user
-	}()
-	go func() {
-		defer close(r.exited)
-		_ = r.cmd.Wait() // the state says what happened
-	}()
-	w.t.Cleanup(func() {
-		for _, p := range r.left() {
-			if p.Identity.PID != r.cmd.Process.Pid {
-				_ = seat.SignalExact(p.Identity, syscall.SIGKILL)
-			}
-		}
-		_ = r.cmd.Process.Kill()
-		<-r.exited
-		_ = r.pty.Close()
-		<-drained
-		if w.t.Failed() {
+	return &running{w: w, Seat: onpty.Run(w.t, onpty.Config{
+		Req: req, Spec: spec, Facts: codex.Info().Connector, Patience: patience,
+		Explain: func() string { return fmt.Sprintf("there are %+v", w.roster.View().Rows) },
+		Failed: func(*onpty.Seat) {
 			log, _ := os.ReadFile(filepath.Join(req.Dir, "app-server.log"))
-			w.t.Logf("end of the screen: %q\nlog of the server: %s", tail(r.screen(), 3000), tail(string(log), 2000))
-		}
-	})
-	return r
-}
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
-
-func tail(s string, n int) string { return s[max(0, len(s)-n):] }
-
-func (r *running) screen() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.output.String()
-}
-
-// await polls for a fact.
-func (r *running) await(what string, fact func() bool) {
-	r.w.t.Helper()
-	deadline := time.After(busy.Limit(patience))
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !fact() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			r.w.t.Fatalf("waited for %s; there are %+v", what, r.w.roster.View().Rows)
-		}
-	}
+			w.t.Logf("log of the server: %s", onpty.Tail(string(log), 2000))
+		},
+	})}
 }
 
 // press presses keys until a fact: the server tells what goes on before the terminal program has drawn it, and a key that
@@ -289,12 +218,12 @@ func (r *running) await(what string, fact func() bool) {
 func (r *running) press(keys, what string, fact func() bool) {
 	r.w.t.Helper()
 	var pressed time.Time
-	r.await(what, func() bool {
+	r.Await(what, func() bool {
 		if fact() {
 			return true
 		}
 		if time.Since(pressed) > 3*time.Second {
-			r.write(keys)
+			r.Type(keys)
 			pressed = time.Now()
 		}
 		return false
@@ -306,7 +235,7 @@ func (r *running) shows(what string, match func(wire.Presence) bool) wire.Presen
 	r.w.t.Helper()
 	ctx, cancel := context.WithTimeout(r.w.t.Context(), busy.Limit(patience))
 	defer cancel()
-	p, err := r.w.roster.Await(ctx, func(p wire.Presence) bool { return p.Card.ID == r.req.Principal && match(p) })
+	p, err := r.w.roster.Await(ctx, func(p wire.Presence) bool { return p.Card.ID == r.Req.Principal && match(p) })
 	if err != nil {
 		r.w.t.Fatalf("%s: %v; there are %+v", what, err, r.w.roster.View().Rows)
 	}
@@ -316,37 +245,6 @@ func (r *running) shows(what string, match func(wire.Presence) bool) wire.Presen
 func (r *running) showsStatus(status string) wire.Presence {
 	r.w.t.Helper()
 	return r.shows(status, func(p wire.Presence) bool { return p.Status == status })
-}
-
-// ready says whether the terminal program takes input.
-func (r *running) ready() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.modes.Modes()&(terminal.BracketedPaste|terminal.CursorHidden) == terminal.BracketedPaste
-}
-
-// submit types text as the host does: a paste, the connector's pause, Return.
-func (r *running) submit(text string) {
-	r.w.t.Helper()
-	r.await("the input field", func() bool {
-		select {
-		case <-r.exited:
-			r.w.t.Fatalf("it ended: %s", r.cmd.ProcessState)
-		default:
-		}
-		return r.ready()
-	})
-	r.write("\x1b[200~" + text + "\x1b[201~")
-	gap := time.NewTimer(time.Duration(codex.Info().Connector.Input.SubmitDelayMs) * time.Millisecond)
-	<-gap.C // not a wait for a fact: the pause is the fact under test
-	r.write("\r")
-}
-
-func (r *running) write(s string) {
-	r.w.t.Helper()
-	if _, err := r.pty.WriteString(s); err != nil {
-		r.w.t.Fatalf("type: %v", err)
-	}
 }
 
 // asked waits until the model was asked with text in the last user turn.
@@ -366,43 +264,16 @@ func (r *running) request(match func(stubmodel.Request) bool) stubmodel.Request 
 	return got
 }
 
-// left lists the processes that carry this launch's nonce.
-func (r *running) left() []seat.Proc {
-	procs, err := seat.FindByNonce(r.nonce)
-	if err != nil {
-		r.w.t.Errorf("find processes: %v", err)
-	}
-	return procs
-}
-
 // end asks the seat to end, waits for the end of everything it started, and reaps as the host does, and again.
 func (r *running) end() *os.ProcessState {
 	r.w.t.Helper()
-	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := r.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		r.w.t.Fatal(err)
 	}
-	r.await("the exit", func() bool {
-		select {
-		case <-r.exited:
-			return true
-		default:
-			return false
-		}
-	})
-	r.await("the end of its descendants", func() bool { return len(r.left()) == 0 })
+	state := r.AwaitEnd()
 	r.shows("offline", func(p wire.Presence) bool { return p.Status == wire.StatusOffline })
-	req := sdk.LeftoverRequest{SeatID: r.req.SeatID, Dir: r.req.Dir, Cwd: r.req.Cwd, WorkspaceRoot: r.req.WorkspaceRoot}
-	for i, want := range []sdk.ReapOutcome{sdk.ReapExited, sdk.ReapAbsent} {
-		report, err := r.w.connector.Reap(r.w.t.Context(), req)
-		if err != nil || report.Outcome != want || len(report.Evidence) == 0 {
-			r.w.t.Errorf("reap %d: %+v, %v, want %s with evidence", i+1, report, err, want)
-		}
-	}
-	left, err := os.ReadDir(r.req.Dir)
-	if err != nil || len(left) != 1 || left[0].Name() != "material.json" {
-		r.w.t.Errorf("files left in the seat's directory: %v, %v; want the host's own alone", left, err)
-	}
-	return r.cmd.ProcessState
+	r.Reap(r.w.connector, "material.json") // the host's own
+	return state
 }
 
 // hears waits for a direct message to the peer.

@@ -44,26 +44,26 @@ func realFreshStart(t *testing.T, w *world) string {
 		req.Persona = "PERSONA-TEXT: you are careful."
 	})
 	got := r.asked("fresh start")
-	if got.Turn.LastUser() != r.req.Prompt {
-		t.Errorf("the model was asked %q, want the prompt %q", got.Turn.LastUser(), r.req.Prompt)
+	if got.Turn.LastUser() != r.Req.Prompt {
+		t.Errorf("the model was asked %q, want the prompt %q", got.Turn.LastUser(), r.Req.Prompt)
 	}
 	for _, want := range []string{"PERSONA-TEXT", "INSTRUCTIONS-OF-THE-USER"} {
 		if !strings.Contains(got.Turn.System, want) {
 			t.Errorf("the system prompt lacks %s", want)
 		}
 	}
-	r.awaitReady()
-	r.submit("typed turn\nwith two lines")
+	r.AwaitReady()
+	r.Submit("typed turn\nwith two lines")
 	if typed := r.asked("typed turn"); typed.Turn.LastUser() != "typed turn\nwith two lines" || len(typed.Turn.Users) != 2 {
 		t.Errorf("after typing the model was asked %q, want the typed text as second turn", typed.Turn.Users)
 	}
 	marker := w.path("project/made-by-the-agent")
 	r.awaitIdle()
-	r.submit(`TOOLCALL bash {"command":"touch ` + marker + `","description":"make a file"}`)
+	r.Submit(`TOOLCALL bash {"command":"touch ` + marker + `","description":"make a file"}`)
 	var pending []struct {
 		Permission string `json:"permission"`
 	}
-	r.await("the question for permission", func() bool {
+	r.Await("the question for permission", func() bool {
 		r.get("/permission", &pending)
 		return len(pending) > 0
 	})
@@ -85,13 +85,13 @@ func realFreshStart(t *testing.T, w *world) string {
 	if len(sessions) != 1 {
 		t.Fatalf("sessions %+v, want one", sessions)
 	}
-	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := r.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if state := r.awaitEnd(); state.ExitCode() != 0 {
+	if state := r.AwaitEnd(); state.ExitCode() != 0 {
 		t.Errorf("after SIGTERM: %s, want exit 0", state)
 	}
-	r.reap()
+	r.Reap(w.connector)
 	return sessions[0].ID
 }
 
@@ -103,18 +103,18 @@ func realFork(t *testing.T, w *world, session string) {
 		req.Model, req.Variant = "stub/stub-model", "low"
 		req.LaunchOptions["permissions"] = "allow"
 	})
-	if base := filepath.Base(r.spec.Path); base != "cotal-opencode-seat" {
+	if base := filepath.Base(r.Spec.Path); base != "cotal-opencode-seat" {
 		t.Fatalf("the fork runs %s, not the launcher", base)
 	}
 	got := r.asked("for the fork")
 	if !strings.Contains(got.Reply, "typed turn") || got.Turn.Model != "stub-model" || got.Turn.Effort != "low" {
 		t.Errorf("the fork was asked model %q effort %q, and answered %q, want the history", got.Turn.Model, got.Turn.Effort, got.Reply)
 	}
-	r.awaitReady()
+	r.AwaitReady()
 	r.awaitIdle()
 	marker := w.path("project/allowed")
-	r.submit(`TOOLCALL bash {"command":"touch ` + marker + `","description":"make a file"}`)
-	r.await("the file made without a question", func() bool {
+	r.Submit(`TOOLCALL bash {"command":"touch ` + marker + `","description":"make a file"}`)
+	r.Await("the file made without a question", func() bool {
 		_, err := os.Stat(marker)
 		return err == nil
 	})
@@ -122,11 +122,11 @@ func realFork(t *testing.T, w *world, session string) {
 	if strings.Contains(r.messages(session), "for the fork") {
 		t.Error("the source session holds the fork's prompt")
 	}
-	r.write("\x03") // at an empty input field this ends the client
-	if state := r.awaitEnd(); state.ExitCode() != 0 {
+	r.Type("\x03") // at an empty input field this ends the client
+	if state := r.AwaitEnd(); state.ExitCode() != 0 {
 		t.Errorf("after the client's end: %s, want its exit code 0", state)
 	}
-	r.reap()
+	r.Reap(w.connector)
 }
 
 // realReopenWithPrompt proves that the same session goes on, and that the end of the server is the end
@@ -136,12 +136,12 @@ func realReopenWithPrompt(t *testing.T, w *world, session string) {
 	if got := r.asked("of the same"); !strings.Contains(got.Reply, "typed turn") || strings.Contains(got.Reply, "for the fork") {
 		t.Errorf("reopened, it answered %q, want the history of the source alone", got.Reply)
 	}
-	r.awaitReady()
+	r.AwaitReady()
 	if !strings.Contains(r.messages(session), "of the same") {
 		t.Error("the prompt did not go into the reopened session")
 	}
 	server := 0
-	for _, p := range r.left() {
+	for _, p := range r.Left() {
 		args, err := os.ReadFile("/proc/" + itoa(p.Identity.PID) + "/cmdline")
 		if err == nil && strings.Contains(string(args), "\x00serve\x00") {
 			server = p.Identity.PID
@@ -153,25 +153,25 @@ func realReopenWithPrompt(t *testing.T, w *world, session string) {
 	if err := syscall.Kill(server, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if state := r.awaitEnd(); state.ExitCode() != 128+int(syscall.SIGKILL) {
+	if state := r.AwaitEnd(); state.ExitCode() != 128+int(syscall.SIGKILL) {
 		t.Errorf("after the server was killed: %s, want exit 137", state)
 	}
-	r.reap()
+	r.Reap(w.connector)
 }
 
 // realReopen proves the one-process way to reopen, and that a killed terminal leaves nothing.
 func realReopen(t *testing.T, w *world, session string) {
 	r := w.launch(func(req *sdk.LaunchRequest) { req.Continue = session })
-	r.awaitReady()
-	r.submit("HISTORY typed later")
+	r.AwaitReady()
+	r.Submit("HISTORY typed later")
 	if got := r.asked("typed later"); !strings.Contains(got.Reply, "of the same") {
 		t.Errorf("reopened without a prompt, it answered %q, want the history", got.Reply)
 	}
-	if err := r.cmd.Process.Kill(); err != nil {
+	if err := r.Cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	r.awaitEnd()
-	r.reap()
+	r.AwaitEnd()
+	r.Reap(w.connector)
 }
 
 // A pinned model and variant hold for the first turn and for those that are typed; a launcher that is killed leaves
@@ -185,19 +185,19 @@ func TestRealOpencodeLauncherKilled(t *testing.T) {
 	if got := r.asked("to its end"); got.Turn.LastUser() != long {
 		t.Errorf("a prompt of %d bytes arrived with %d", len(long), len(got.Turn.LastUser()))
 	}
-	r.awaitReady()
+	r.AwaitReady()
 	r.awaitIdle()
-	r.submit("typed in the pinned model")
+	r.Submit("typed in the pinned model")
 	for _, text := range []string{"to its end", "typed in the pinned model"} {
 		if got := r.asked(text); got.Turn.Model != "other-model" || got.Turn.Effort != "high" {
 			t.Errorf("%s: model %q effort %q, want other-model and high: the configuration pins another model for the default agent", text, got.Turn.Model, got.Turn.Effort)
 		}
 	}
-	if err := r.cmd.Process.Kill(); err != nil {
+	if err := r.Cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	r.awaitEnd() // server and client end by themselves
-	r.reap()
+	r.AwaitEnd() // server and client end by themselves
+	r.Reap(w.connector)
 }
 
 // proves: CONN-1
@@ -232,14 +232,14 @@ func TestRealOpencodeModels(t *testing.T) {
 func TestRealOpencodeRefusesAModelThatNobodyOffers(t *testing.T) {
 	w := newWorld(t, agents.Need(t, agents.OpenCode))
 	r := w.launch(func(req *sdk.LaunchRequest) { req.Model, req.Prompt = "stub/no-such-model", "hello" })
-	if state := r.awaitEnd(); state.ExitCode() != 1 {
+	if state := r.AwaitEnd(); state.ExitCode() != 1 {
 		t.Errorf("%s, want exit code 1", state)
 	}
-	if want := `"stub/no-such-model" is not offered by provider "stub", which offers other-model, stub-model`; !strings.Contains(r.screen(), want) {
-		t.Errorf("the seat prints %q, want %q", r.screen(), want)
+	if want := `"stub/no-such-model" is not offered by provider "stub", which offers other-model, stub-model`; !strings.Contains(r.Screen(), want) {
+		t.Errorf("the seat prints %q, want %q", r.Screen(), want)
 	}
 	if asked := w.stub.Requests(); len(asked) > 0 {
 		t.Errorf("a model was asked: %+v", asked)
 	}
-	r.reap()
+	r.Reap(w.connector)
 }

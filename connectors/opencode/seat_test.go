@@ -1,31 +1,23 @@
 package opencode_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
-
-	"github.com/creack/pty"
 
 	"github.com/cotal-ai/cotal-host/connectors/opencode"
 	"github.com/cotal-ai/cotal-host/connectors/opencode/api"
 	"github.com/cotal-ai/cotal-host/sdk"
-	"github.com/cotal-ai/cotal-host/sdk/seat"
-	"github.com/cotal-ai/cotal-host/sdk/terminal"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
+	"github.com/cotal-ai/cotal-host/test/onpty"
 	"github.com/cotal-ai/cotal-host/test/stubmodel"
 )
 
@@ -122,20 +114,11 @@ func (w *world) request(change func(*sdk.LaunchRequest)) sdk.LaunchRequest {
 	return req
 }
 
-// running is a launch on a plain pty that answers no terminal query.
+// running is a launch in a world.
 type running struct {
-	w      *world
-	req    sdk.LaunchRequest
-	spec   sdk.LaunchSpec
-	cmd    *exec.Cmd
-	pty    *os.File
-	nonce  string
-	api    api.Record
-	exited chan struct{}
-
-	mu     sync.Mutex
-	output bytes.Buffer
-	modes  terminal.ModeScanner
+	*onpty.Seat
+	w   *world
+	api api.Record
 }
 
 func (w *world) launch(change func(*sdk.LaunchRequest)) *running {
@@ -145,95 +128,11 @@ func (w *world) launch(change func(*sdk.LaunchRequest)) *running {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	r := &running{w: w, req: req, spec: spec, nonce: wire.NewNonce(), exited: make(chan struct{})}
-	if r.api, err = api.ReadRecord(filepath.Join(req.Dir, api.RecordFile)); err != nil {
+	rec, err := api.ReadRecord(filepath.Join(req.Dir, api.RecordFile))
+	if err != nil {
 		w.t.Fatal(err)
 	}
-	r.cmd = &exec.Cmd{Path: spec.Path, Args: append([]string{spec.Path}, spec.Args...), Dir: req.Cwd}
-	r.cmd.Env = append(append([]string(nil), spec.Env...), "COTAL_SEAT_NONCE="+r.nonce)
-	if r.pty, err = pty.StartWithSize(r.cmd, &pty.Winsize{Rows: 40, Cols: 120}); err != nil {
-		w.t.Fatal(err)
-	}
-	drained := make(chan struct{})
-	go func() {
-		defer close(drained)
-		_, _ = io.Copy(writerFunc(func(p []byte) (int, error) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.modes.Write(p)
-			return r.output.Write(p)
-		}), r.pty) // ends with EIO once the terminal has no user
-	}()
-	go func() {
-		defer close(r.exited)
-		_ = r.cmd.Wait() // the state says what happened
-	}()
-	w.t.Cleanup(func() {
-		for _, p := range r.left() {
-			if p.Identity.PID != r.cmd.Process.Pid {
-				_ = seat.SignalExact(p.Identity, syscall.SIGKILL)
-			}
-		}
-		_ = r.cmd.Process.Kill()
-		<-r.exited
-		_ = r.pty.Close()
-		<-drained
-		if w.t.Failed() {
-			w.t.Logf("end of the screen of %s: %q", filepath.Base(spec.Path), tail(r.screen(), 1200))
-		}
-	})
-	return r
-}
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
-
-func (r *running) screen() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.output.String()
-}
-
-// await polls for a fact.
-func (r *running) await(what string, fact func() bool) {
-	r.w.t.Helper()
-	begin := time.Now()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for !fact() {
-		if <-tick.C; busy.Over(begin, patience) {
-			r.w.t.Fatalf("waited %s for %s", time.Since(begin).Round(time.Second), what)
-		}
-	}
-}
-
-// awaitReady waits until the input field has the focus: paste mode is on and the cursor is shown. What is
-// typed before that is lost.
-func (r *running) awaitReady() {
-	r.w.t.Helper()
-	r.await("the input field", func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return r.modes.Modes()&(terminal.BracketedPaste|terminal.CursorHidden) == terminal.BracketedPaste
-	})
-}
-
-// submit types text as the host does: a paste, the connector's pause, Return.
-func (r *running) submit(text string) {
-	r.w.t.Helper()
-	r.awaitReady() // it hides the cursor while it draws, and while it asks something
-	r.write("\x1b[200~" + text + "\x1b[201~")
-	gap := time.NewTimer(time.Duration(opencode.Info().Connector.Input.SubmitDelayMs) * time.Millisecond)
-	<-gap.C // not a wait for a fact: the pause is the fact under test
-	r.write("\r")
-}
-
-func (r *running) write(s string) {
-	r.w.t.Helper()
-	if _, err := r.pty.WriteString(s); err != nil {
-		r.w.t.Fatalf("type: %v", err)
-	}
+	return &running{w: w, api: rec, Seat: onpty.Run(w.t, onpty.Config{Req: req, Spec: spec, Facts: opencode.Info().Connector, Patience: patience})}
 }
 
 // asked waits until the model was asked with text in the last user turn.
@@ -270,38 +169,12 @@ func (r *running) get(path string, out any) {
 
 func (r *running) url(path string) string { return "http://127.0.0.1:" + itoa(r.api.Port) + path }
 
-// left lists the processes that carry this launch's nonce.
-func (r *running) left() []seat.Proc {
-	procs, err := seat.FindByNonce(r.nonce)
-	if err != nil {
-		r.w.t.Errorf("find processes: %v", err)
-	}
-	return procs
-}
-
-// awaitEnd waits for the end of everything the launch started and returns the exit state.
-func (r *running) awaitEnd() *os.ProcessState {
-	r.w.t.Helper()
-	r.await("the exit", func() bool {
-		select {
-		case <-r.exited:
-			return true
-		default:
-			return false
-		}
-	})
-	r.await("the end of its descendants", func() bool { return len(r.left()) == 0 })
-	return r.cmd.ProcessState
-}
-
-func tail(s string, n int) string { return s[max(0, len(s)-n):] }
-
 func itoa(n int) string { return strconv.Itoa(n) }
 
 // awaitIdle waits until no session of the program is at work.
 func (r *running) awaitIdle() {
 	r.w.t.Helper()
-	r.await("an idle session", func() bool {
+	r.Await("an idle session", func() bool {
 		var busy map[string]any
 		r.get("/session/status", &busy)
 		return len(busy) == 0
@@ -314,19 +187,4 @@ func (r *running) messages(session string) string {
 	var raw json.RawMessage
 	r.get("/session/"+session+"/message", &raw)
 	return string(raw)
-}
-
-// reap removes the launch's files as the host does, and again.
-func (r *running) reap() {
-	r.w.t.Helper()
-	req := sdk.LeftoverRequest{SeatID: r.req.SeatID, Dir: r.req.Dir, Cwd: r.req.Cwd, WorkspaceRoot: r.req.WorkspaceRoot}
-	for i, want := range []sdk.ReapOutcome{sdk.ReapExited, sdk.ReapAbsent} {
-		report, err := r.w.connector.Reap(r.w.t.Context(), req)
-		if err != nil || report.Outcome != want || len(report.Evidence) == 0 {
-			r.w.t.Errorf("reap %d: %+v, %v, want %s with evidence", i+1, report, err, want)
-		}
-	}
-	if left, err := os.ReadDir(r.req.Dir); err != nil || len(left) != 0 {
-		r.w.t.Errorf("files left in the seat's directory: %v, %v", left, err)
-	}
 }

@@ -39,7 +39,7 @@ func Info() sdk.Info {
 		SupportsModel: true, SupportsModelVariant: true, SupportsPrompt: true, SupportsPersona: true,
 		ReadinessTimeoutMs: 60_000, ReadyBy: sdk.ReadyByPresence,
 		Permissions: []string{permissionsAllow}, // it asks nobody
-		Input: sdk.InputFacts{SubmitDelayMs: 300, BracketedPaste: true},
+		Input:       sdk.InputFacts{SubmitDelayMs: 300, BracketedPaste: true},
 		EnvAllow: []string{
 			"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY", "GROQ_API_KEY", "XAI_API_KEY", "MISTRAL_API_KEY",
 			"CEREBRAS_API_KEY", "DEEPSEEK_API_KEY", "HF_TOKEN",

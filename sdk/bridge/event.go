@@ -195,6 +195,28 @@ func ConditionOf(native string) string {
 	return "failed"
 }
 
+// ConditionOfStatus maps the HTTP status with which a provider answered a program to the code of a condition; "" for one
+// that is no failure.
+func ConditionOfStatus(status int) string {
+	switch {
+	case status == 401, status == 403:
+		return "auth"
+	case status == 402:
+		return "billing"
+	case status == 404:
+		return "model"
+	case status == 429:
+		return "rate_limit"
+	case status == 529:
+		return "overloaded"
+	case status >= 500:
+		return "server"
+	case status >= 400:
+		return "request"
+	}
+	return ""
+}
+
 // conditionWords are looked for in this order.
 var conditionWords = []struct{ has, code string }{
 	{"ratelimit", "rate_limit"},

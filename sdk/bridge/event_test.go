@@ -129,6 +129,17 @@ func TestWhichSessionAProgramCanBeReopenedIn(t *testing.T) {
 	}
 }
 
+func TestAStatusOfAProviderHasACode(t *testing.T) {
+	for status, want := range map[int]string{
+		0: "", 200: "", 400: "request", 401: "auth", 402: "billing", 403: "auth", 404: "model", 422: "request", 429: "rate_limit",
+		500: "server", 503: "server", 529: "overloaded",
+	} {
+		if got := ConditionOfStatus(status); got != want {
+			t.Errorf("%d is %q, want %q", status, got, want)
+		}
+	}
+}
+
 func FuzzParseEvent(f *testing.F) {
 	f.Add("Stop", []byte(`{"session_id":"x","error":{"type":"a"}}`))
 	f.Add("", []byte(`{"type":7}`))

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,9 +24,11 @@ import (
 	"github.com/cotal-ai/cotal-host/host/broker"
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
+	"github.com/cotal-ai/cotal-host/sdk/private"
 	"github.com/cotal-ai/cotal-host/sdk/program"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/busy"
+	"github.com/cotal-ai/cotal-host/test/standin"
 )
 
 // The real program is tested one directory up. The program here is a stand-in for what the real one does rarely or
@@ -49,26 +50,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// say adds a line to the record of what the stand-ins did.
-func say(format string, args ...any) {
-	f, err := os.OpenFile(os.Getenv("FAKE_RECORD"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		panic(err)
-	}
-	defer f.Close()
-	fmt.Fprintf(f, format+"\n", args...)
-}
-
-func untilSignal(what string) {
-	ch := make(chan os.Signal, 1)
-	signal.Notify(ch, syscall.SIGTERM)
-	say("%s up", what)
-	<-ch
-	say("%s TERM", what)
-}
-
 func serve(mode, path string) {
-	say("serve pid %d", os.Getpid())
+	standin.Say("serve pid %d", os.Getpid())
 	switch mode {
 	case "die":
 		fmt.Println("cannot read config.toml: \x1b[31mbroken\x1b[0m")
@@ -92,7 +75,7 @@ func serve(mode, path string) {
 	if mode == "stubborn" {
 		select {}
 	}
-	untilSignal("serve")
+	standin.UntilSignal("serve")
 	os.Exit(0)
 }
 
@@ -113,13 +96,13 @@ func talk(c *websocket.Conn, mode string) {
 			Params json.RawMessage `json:"params"`
 		}
 		if json.Unmarshal(p, &m) != nil {
-			say("not JSON: %s", p)
+			standin.Say("not JSON: %s", p)
 			continue
 		}
 		if m.Method == "initialize" {
 			m.Params = nil // it is long
 		}
-		say("%s %s", m.Method, m.Params)
+		standin.Say("%s %s", m.Method, m.Params)
 		switch {
 		case m.ID == nil:
 		case mode == "silent" && m.Method != "initialize", mode == "silent to a prompt" && m.Method == "turn/start":
@@ -136,10 +119,10 @@ func talk(c *websocket.Conn, mode string) {
 }
 
 func attach(mode string) {
-	say("%s", strings.Join(os.Args[1:], " "))
+	standin.Say("%s", strings.Join(os.Args[1:], " "))
 	for _, kv := range os.Environ() {
 		if strings.HasPrefix(kv, "COTAL_") {
-			say("attach env %s", kv)
+			standin.Say("attach env %s", kv)
 		}
 	}
 	switch mode {
@@ -147,19 +130,16 @@ func attach(mode string) {
 		os.Exit(7)
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
-		say("attach up")
+		standin.Say("attach up")
 		select {}
 	}
-	untilSignal("attach")
+	standin.UntilSignal("attach")
 	os.Exit(5)
 }
 
 type launched struct {
-	t      *testing.T
-	cmd    *exec.Cmd
-	dir    string
-	stderr bytes.Buffer
-	record string
+	*standin.Launcher
+	dir string
 }
 
 // launch runs a plan on a mesh that is away, which holds nothing up.
@@ -175,10 +155,16 @@ func launchOn(t *testing.T, url, token string, p plan.Plan, env ...string) *laun
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return launchIn(t, dir, url, token, p, env...)
+}
+
+func launchIn(t *testing.T, dir, url, token string, p plan.Plan, env ...string) *launched {
+	t.Helper()
 	p.Version, p.Home, p.Store, p.Cwd = plan.Version, filepath.Join(dir, "home"), filepath.Join(dir, "store"), dir
 	if p.Session != "" {
 		p.Rollout = filepath.Join(p.Store, "rollout")
 	}
+	var err error
 	if p.Binary, err = os.Executable(); err != nil {
 		t.Fatal(err)
 	}
@@ -207,67 +193,46 @@ func launchOn(t *testing.T, url, token string, p plan.Plan, env ...string) *laun
 	material := put("material.json", body, err)
 	data, err := json.Marshal(p)
 	file := put("launcher.json", data, err)
-	r := &launched{t: t, dir: dir, record: filepath.Join(dir, "record"), cmd: exec.Command(p.Binary, "launcher", file)}
-	r.cmd.Env = append(append(os.Environ(), "FAKE_RECORD="+r.record, wire.LaunchMaterialEnv+"="+material), env...)
-	r.cmd.Stderr, r.cmd.WaitDelay = &r.stderr, time.Second
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // all of it can be ended at once
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if r.cmd.ProcessState == nil {
-			_ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL)
-			_ = r.cmd.Wait()
-		}
-	})
-	return r
-}
-
-func (r *launched) said() string {
-	data, _ := os.ReadFile(r.record) // absent until something is said
-	return string(data)
-}
-
-func (r *launched) await(what string) {
-	r.t.Helper()
-	deadline := time.After(busy.Limit(30 * time.Second))
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !strings.Contains(r.said(), what) {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			r.t.Fatalf("waited for %q in:\n%s", what, r.said())
-		}
-	}
+	env = append(env, wire.LaunchMaterialEnv+"="+material)
+	return &launched{dir: dir, Launcher: standin.Start(t, dir, file, env...)}
 }
 
 // end waits for the launcher and checks that its server and its sockets have gone before it.
 func (r *launched) end(code int) {
-	r.t.Helper()
-	timer := time.AfterFunc(busy.Limit(30*time.Second), func() { _ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) })
-	defer timer.Stop()
-	_ = r.cmd.Wait() // the state says what happened
-	if got := r.cmd.ProcessState.ExitCode(); got != code {
-		r.t.Errorf("%s, want exit code %d; stderr:\n%s\nrecord:\n%s", r.cmd.ProcessState, code, r.stderr.String(), r.said())
-	}
-	if pid := r.server(); syscall.Kill(pid, 0) == nil {
-		r.t.Errorf("the server (pid %d) is still there", pid)
-	}
+	r.T.Helper()
+	r.End(code)
 	if left, err := filepath.Glob(filepath.Join(r.dir, "*.sock")); err != nil || len(left) != 0 {
-		r.t.Errorf("sockets left: %v, %v", left, err)
+		r.T.Errorf("sockets left: %v, %v", left, err)
 	}
 }
 
-func (r *launched) server() int {
-	r.t.Helper()
-	_, rest, _ := strings.Cut(r.said(), "serve pid ")
-	text, _, _ := strings.Cut(rest, "\n")
-	pid, err := strconv.Atoi(text)
+// A directory whose path leaves no room for sockets has them elsewhere, wherever the user's place for them is.
+func TestASeatWithALongPathHasItsSocketsInTheUsersPlace(t *testing.T) {
+	run, err := os.MkdirTemp("", "cx") // short, for sockets
 	if err != nil {
-		r.t.Fatalf("no server in the record:\n%s", r.said())
+		t.Fatal(err)
 	}
-	return pid
+	t.Cleanup(func() { _ = os.RemoveAll(run) })
+	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 90))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r := launchIn(t, dir, "nats://127.0.0.1:1", "x", plan.Plan{Action: plan.ActionNew}, "XDG_RUNTIME_DIR="+run)
+	r.Await("attach up")
+	for _, name := range []string{plan.APISocket, plan.ToolsSocket} {
+		path, err := private.FindSocket(dir, name)
+		if err != nil || filepath.Dir(path) != filepath.Join(run, "cotal") {
+			t.Errorf("%s is at %s, %v", name, path, err)
+		}
+		if st, err := os.Stat(path); err != nil || st.Mode().Type() != os.ModeSocket {
+			t.Errorf("%s: %v, %v", path, st, err)
+		}
+	}
+	_ = r.Cmd.Process.Signal(syscall.SIGTERM)
+	r.end(5)
+	if left, err := os.ReadDir(filepath.Join(run, "cotal")); err != nil || len(left) != 0 {
+		t.Errorf("sockets left: %v, %v", left, err)
+	}
 }
 
 func TestAForkIsMadeThenAskedThenShown(t *testing.T) {
@@ -275,7 +240,7 @@ func TestAForkIsMadeThenAskedThenShown(t *testing.T) {
 		"FAKE_ATTACH=exit7", "COTAL_NAME=n", "COTAL_SEAT_NONCE=abc")
 	r.end(7) // the terminal program's code
 	var got []string
-	for line := range strings.Lines(r.said()) {
+	for line := range strings.Lines(r.Said()) {
 		if !strings.HasPrefix(line, "serve") {
 			got = append(got, strings.TrimSpace(line))
 		}
@@ -297,8 +262,8 @@ func TestAServerThatDiesIsQuoted(t *testing.T) {
 	r := launch(t, plan.Plan{Action: plan.ActionNew, Prompt: "x"}, "FAKE_SERVE=die")
 	r.end(1)
 	for _, want := range []string{"ended while it was starting: exit status 3", "cannot read config.toml: [31mbroken"} {
-		if !strings.Contains(r.stderr.String(), want) {
-			t.Errorf("stderr lacks %q:\n%q", want, r.stderr.String())
+		if !strings.Contains(r.Stderr.String(), want) {
+			t.Errorf("stderr lacks %q:\n%q", want, r.Stderr.String())
 		}
 	}
 }
@@ -306,32 +271,32 @@ func TestAServerThatDiesIsQuoted(t *testing.T) {
 func TestASessionThatIsRefusedIsNamed(t *testing.T) {
 	r := launch(t, plan.Plan{Action: plan.ActionOpen, Session: "t0"}, "FAKE_SERVE=refuse")
 	r.end(1)
-	if want := "open session t0: thread/resume: no rollout found"; !strings.Contains(r.stderr.String(), want) {
-		t.Errorf("stderr lacks %q:\n%s", want, r.stderr.String())
+	if want := "open session t0: thread/resume: no rollout found"; !strings.Contains(r.Stderr.String(), want) {
+		t.Errorf("stderr lacks %q:\n%s", want, r.Stderr.String())
 	}
-	if strings.Contains(r.said(), "resume --remote") {
+	if strings.Contains(r.Said(), "resume --remote") {
 		t.Error("the terminal program was started all the same")
 	}
 }
 
 func TestASignalGoesToBothAndTheTerminalsCodeComesBack(t *testing.T) {
 	r := launch(t, plan.Plan{Action: plan.ActionNew})
-	r.await("attach up")
-	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	r.Await("attach up")
+	if err := r.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	r.end(5)
 	for _, want := range []string{"attach TERM", "serve TERM"} {
-		if !strings.Contains(r.said(), want) {
-			t.Errorf("no %q in:\n%s", want, r.said())
+		if !strings.Contains(r.Said(), want) {
+			t.Errorf("no %q in:\n%s", want, r.Said())
 		}
 	}
 }
 
 func TestASignalDuringTheBootEndsIt(t *testing.T) {
 	r := launch(t, plan.Plan{Action: plan.ActionNew}, "FAKE_SERVE=silent")
-	r.await("thread/start")
-	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	r.Await("thread/start")
+	if err := r.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	r.end(143)
@@ -366,11 +331,11 @@ func TestABootThatEndsAfterTheSeatHasJoinedSaysGoodbye(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), busy.Limit(30*time.Second))
 	defer cancel()
 	r := launchOn(t, b.URL(), token, plan.Plan{Action: plan.ActionNew, Prompt: "x"}, "FAKE_SERVE=silent to a prompt")
-	r.await("turn/start")
+	r.Await("turn/start")
 	if _, err := roster.Await(ctx, func(p wire.Presence) bool { return p.Card.Name == "n" }); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := r.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	r.end(143)
@@ -385,8 +350,8 @@ func TestABootThatEndsAfterTheSeatHasJoinedSaysGoodbye(t *testing.T) {
 
 func TestAServersEndEndsATerminalThatIgnoresTERM(t *testing.T) {
 	r := launch(t, plan.Plan{Action: plan.ActionNew}, "FAKE_ATTACH=stubborn")
-	r.await("attach up")
-	if err := syscall.Kill(r.server(), syscall.SIGKILL); err != nil {
+	r.Await("attach up")
+	if err := syscall.Kill(r.Server(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	r.end(137)

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -198,21 +199,11 @@ var conditions = map[string]string{
 	"responseStreamDisconnected": "server", "responseTooManyFailedAttempts": "server",
 }
 
+// conditionOf is the code of a failure. What the provider refuses, its status says best; why it fails, the program's word.
 func conditionOf(word string, status int) string {
-	switch {
-	case status == 401 || status == 403:
-		return "auth"
-	case status == 402:
-		return "billing"
-	case status == 404:
-		return "model"
-	case status == 429:
-		return "rate_limit"
-	case status >= 400 && status < 500:
-		return "request"
+	byStatus := bridge.ConditionOfStatus(status)
+	if byStatus != "" && status < 500 {
+		return byStatus
 	}
-	if code := conditions[word]; code != "" {
-		return code
-	}
-	return "failed"
+	return cmp.Or(conditions[word], byStatus, "failed")
 }

@@ -11,13 +11,13 @@ func TestFieldF2_ASessionThatIsGoneEndsTheLaunchByItsName(t *testing.T) {
 	for name, action := range map[string]Action{"a fork": ActionFork, "the session": ActionOpen} {
 		t.Run(name, func(t *testing.T) {
 			r := launch(t, Plan{Action: action, Session: "ses_source", Prompt: "go on"}, "FAKE_SERVE=nosession")
-			r.end(1)
-			if got := r.stderr.String(); !strings.Contains(got, "open session ses_source: no such session") {
+			r.End(1)
+			if got := r.Stderr.String(); !strings.Contains(got, "open session ses_source: no such session") {
 				t.Errorf("it says %q", got)
 			}
 			for _, done := range []string{"POST ", "attach"} {
-				if strings.Contains(r.said(), done) {
-					t.Errorf("it went on all the same:\n%s", r.said())
+				if strings.Contains(r.Said(), done) {
+					t.Errorf("it went on all the same:\n%s", r.Said())
 				}
 			}
 		})

@@ -13,15 +13,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cotal-ai/cotal-host/sdk/program"
-	"github.com/cotal-ai/cotal-host/test/busy"
+	"github.com/cotal-ai/cotal-host/test/standin"
 )
 
 // The real program is tested one directory up. The program here is a stand-in for what the real one does
@@ -43,26 +41,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// say adds a line to the record of what the stand-ins did.
-func say(format string, args ...any) {
-	f, err := os.OpenFile(os.Getenv("FAKE_RECORD"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		panic(err)
-	}
-	defer f.Close()
-	fmt.Fprintf(f, format+"\n", args...)
-}
-
-func untilSignal(what string) {
-	ch := make(chan os.Signal, 1)
-	signal.Notify(ch, syscall.SIGTERM)
-	say("%s up", what)
-	<-ch
-	say("%s TERM", what)
-}
-
 func serve(mode, port string) {
-	say("serve pid %d", os.Getpid())
+	standin.Say("serve pid %d", os.Getpid())
 	if mode == "die" {
 		fmt.Println("cannot open database: \x1b[31mlocked\x1b[0m")
 		os.Exit(3)
@@ -74,7 +54,7 @@ func serve(mode, port string) {
 	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		user, password, _ := r.BasicAuth()
-		say("%s %s %s:%s %s", r.Method, r.URL.Path, user, password, body)
+		standin.Say("%s %s %s:%s %s", r.Method, r.URL.Path, user, password, body)
 		switch {
 		case mode == "hang" && seen.Add(1) <= 2:
 			<-r.Context().Done() // as the real one does while it boots
@@ -96,15 +76,15 @@ func serve(mode, port string) {
 	if mode == "stubborn" {
 		select {}
 	}
-	untilSignal("serve")
+	standin.UntilSignal("serve")
 	os.Exit(0)
 }
 
 func attach(mode string) {
-	say("attach %s", strings.Join(os.Args[2:], " "))
+	standin.Say("attach %s", strings.Join(os.Args[2:], " "))
 	for _, kv := range os.Environ() {
 		if strings.HasPrefix(kv, "COTAL_") || strings.HasPrefix(kv, "OPENCODE_") {
-			say("attach env %s", kv)
+			standin.Say("attach env %s", kv)
 		}
 	}
 	switch mode {
@@ -112,21 +92,14 @@ func attach(mode string) {
 		os.Exit(7)
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
-		say("attach up")
+		standin.Say("attach up")
 		select {}
 	}
-	untilSignal("attach")
+	standin.UntilSignal("attach")
 	os.Exit(5)
 }
 
-type launched struct {
-	t      *testing.T
-	cmd    *exec.Cmd
-	stderr bytes.Buffer
-	record string
-}
-
-func launch(t *testing.T, plan Plan, env ...string) *launched {
+func launch(t *testing.T, plan Plan, env ...string) *standin.Launcher {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -147,70 +120,15 @@ func launch(t *testing.T, plan Plan, env ...string) *launched {
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := &launched{t: t, record: filepath.Join(dir, "record"), cmd: exec.Command(plan.Binary, "launcher", file)}
-	r.cmd.Env = append(append(os.Environ(), "FAKE_RECORD="+r.record), env...)
-	r.cmd.Stderr, r.cmd.WaitDelay = &r.stderr, time.Second
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // all of it can be ended at once
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if r.cmd.ProcessState == nil {
-			_ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL)
-			_ = r.cmd.Wait()
-		}
-	})
-	return r
-}
-
-func (r *launched) said() string {
-	data, _ := os.ReadFile(r.record) // absent until something is said
-	return string(data)
-}
-
-func (r *launched) await(what string) {
-	r.t.Helper()
-	begin := time.Now()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !strings.Contains(r.said(), what) {
-		if <-tick.C; busy.Over(begin, 30*time.Second) {
-			r.t.Fatalf("waited for %q in:\n%s", what, r.said())
-		}
-	}
-}
-
-// end waits for the launcher and checks that its server has gone before it.
-func (r *launched) end(code int) {
-	r.t.Helper()
-	timer := time.AfterFunc(busy.Limit(30*time.Second), func() { _ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) })
-	defer timer.Stop()
-	_ = r.cmd.Wait() // the state says what happened
-	if got := r.cmd.ProcessState.ExitCode(); got != code {
-		r.t.Errorf("%s, want exit code %d; stderr:\n%s\nrecord:\n%s", r.cmd.ProcessState, code, r.stderr.String(), r.said())
-	}
-	if pid := r.server(); syscall.Kill(pid, 0) == nil {
-		r.t.Errorf("the server (pid %d) is still there", pid)
-	}
-}
-
-func (r *launched) server() int {
-	r.t.Helper()
-	_, rest, _ := strings.Cut(r.said(), "serve pid ")
-	text, _, _ := strings.Cut(rest, "\n")
-	pid, err := strconv.Atoi(text)
-	if err != nil {
-		r.t.Fatalf("no server in the record:\n%s", r.said())
-	}
-	return pid
+	return standin.Start(t, dir, file, env...)
 }
 
 func TestAForkIsMadeThenAskedThenShown(t *testing.T) {
 	r := launch(t, Plan{Action: ActionFork, Session: "ses_source", Prompt: "go on", Model: "p/m/x", Variant: "high"},
 		"FAKE_ATTACH=exit7", "COTAL_NAME=n", "COTAL_SEAT_NONCE=abc", "OPENCODE_CONFIG_CONTENT={}")
-	r.end(7) // the client's code
+	r.End(7) // the client's code
 	var got []string
-	for line := range strings.Lines(r.said()) {
+	for line := range strings.Lines(r.Said()) {
 		if !strings.Contains(line, "/global/health") && !strings.HasPrefix(line, "serve") {
 			got = append(got, strings.TrimSpace(line))
 		}
@@ -232,71 +150,71 @@ func TestAForkIsMadeThenAskedThenShown(t *testing.T) {
 
 func TestAServerThatHangsWhileBootingIsAskedAgain(t *testing.T) {
 	r := launch(t, Plan{Action: ActionOpen, Session: "ses_source", Prompt: "once"}, "FAKE_SERVE=hang", "FAKE_ATTACH=exit7")
-	r.end(7)
-	if n := strings.Count(r.said(), "prompt_async"); n != 1 {
-		t.Errorf("the prompt was posted %d times, want once:\n%s", n, r.said())
+	r.End(7)
+	if n := strings.Count(r.Said(), "prompt_async"); n != 1 {
+		t.Errorf("the prompt was posted %d times, want once:\n%s", n, r.Said())
 	}
-	if n := strings.Count(r.said(), "/global/health"); n < 3 {
+	if n := strings.Count(r.Said(), "/global/health"); n < 3 {
 		t.Errorf("health was asked %d times, want again after two hangs", n)
 	}
 }
 
 func TestAServerThatDiesIsQuoted(t *testing.T) {
 	r := launch(t, Plan{Action: ActionNew, Prompt: "x"}, "FAKE_SERVE=die")
-	r.end(1)
+	r.End(1)
 	for _, want := range []string{"ended while it was starting: exit status 3", "cannot open database: [31mlocked"} {
-		if !strings.Contains(r.stderr.String(), want) {
-			t.Errorf("stderr lacks %q:\n%q", want, r.stderr.String())
+		if !strings.Contains(r.Stderr.String(), want) {
+			t.Errorf("stderr lacks %q:\n%q", want, r.Stderr.String())
 		}
 	}
 }
 
 func TestASessionThatDoesNotExistIsNamed(t *testing.T) {
 	r := launch(t, Plan{Action: ActionFork, Session: "ses_source", Prompt: "x"}, "FAKE_SERVE=nosession")
-	r.end(1)
-	if want := "open session ses_source: no such session"; !strings.Contains(r.stderr.String(), want) {
-		t.Errorf("stderr lacks %q:\n%s", want, r.stderr.String())
+	r.End(1)
+	if want := "open session ses_source: no such session"; !strings.Contains(r.Stderr.String(), want) {
+		t.Errorf("stderr lacks %q:\n%s", want, r.Stderr.String())
 	}
-	if strings.Contains(r.said(), "attach") {
+	if strings.Contains(r.Said(), "attach") {
 		t.Error("the client was started all the same")
 	}
 }
 
 func TestASignalGoesToBothAndTheClientsCodeComesBack(t *testing.T) {
 	r := launch(t, Plan{Action: ActionOpen, Session: "ses_source"})
-	r.await("attach up")
-	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	r.Await("attach up")
+	if err := r.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	r.end(5)
+	r.End(5)
 	for _, want := range []string{"attach TERM", "serve TERM"} {
-		if !strings.Contains(r.said(), want) {
-			t.Errorf("no %q in:\n%s", want, r.said())
+		if !strings.Contains(r.Said(), want) {
+			t.Errorf("no %q in:\n%s", want, r.Said())
 		}
 	}
 }
 
 func TestASignalDuringTheBootEndsIt(t *testing.T) {
 	r := launch(t, Plan{Action: ActionOpen, Session: "ses_source"}, "FAKE_SERVE=hang")
-	r.await("/global/health")
-	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	r.Await("/global/health")
+	if err := r.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	r.end(143)
+	r.End(143)
 }
 
 func TestAServersEndEndsAClientThatIgnoresTERM(t *testing.T) {
 	r := launch(t, Plan{Action: ActionOpen, Session: "ses_source"}, "FAKE_ATTACH=stubborn")
-	r.await("attach up")
-	if err := syscall.Kill(r.server(), syscall.SIGKILL); err != nil {
+	r.Await("attach up")
+	if err := syscall.Kill(r.Server(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	r.end(137)
+	r.End(137)
 }
 
 func TestAClientsEndEndsAServerThatIgnoresTERM(t *testing.T) {
 	r := launch(t, Plan{Action: ActionOpen, Session: "ses_source"}, "FAKE_SERVE=stubborn", "FAKE_ATTACH=exit7")
-	r.end(7)
+	r.End(7)
 }
 
 // A server that dies takes its client with it, and the reason is the server's, whatever is seen first.
@@ -414,12 +332,12 @@ func TestAModelThatNobodyOffersIsRefusedByName(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := launch(t, Plan{Action: ActionNew, Prompt: "x", Model: c.model, Variant: c.variant})
-			r.end(1)
-			if got := r.stderr.String(); !strings.Contains(got, c.want) || strings.Contains(got, "last words") {
+			r.End(1)
+			if got := r.Stderr.String(); !strings.Contains(got, c.want) || strings.Contains(got, "last words") {
 				t.Errorf("stderr %q, want %q and no log", got, c.want)
 			}
-			if strings.Contains(r.said(), "/session") || strings.Contains(r.said(), "attach") {
-				t.Errorf("it went on all the same:\n%s", r.said())
+			if strings.Contains(r.Said(), "/session") || strings.Contains(r.Said(), "attach") {
+				t.Errorf("it went on all the same:\n%s", r.Said())
 			}
 		})
 	}
@@ -427,8 +345,8 @@ func TestAModelThatNobodyOffersIsRefusedByName(t *testing.T) {
 
 func TestTheSessionIsNoted(t *testing.T) {
 	r := launch(t, Plan{Action: ActionFork, Session: "ses_source"}, "FAKE_ATTACH=exit7")
-	r.end(7)
-	note, err := os.ReadFile(filepath.Join(filepath.Dir(r.record), "session"))
+	r.End(7)
+	note, err := os.ReadFile(filepath.Join(filepath.Dir(r.Record), "session"))
 	if err != nil || string(note) != "ses_forked\n" {
 		t.Errorf("the session is noted as %q, %v", note, err)
 	}

@@ -194,21 +194,8 @@ func conditionOf(name string, status int, message string) string {
 	case "ProviderModelNotFoundError", "ModelNotFoundError":
 		return "model"
 	}
-	switch {
-	case status == 401, status == 403:
-		return "auth"
-	case status == 402:
-		return "billing"
-	case status == 404:
-		return "model"
-	case status == 429:
-		return "rate_limit"
-	case status == 529:
-		return "overloaded"
-	case status >= 500:
-		return "server"
-	case status >= 400:
-		return "request"
+	if code := bridge.ConditionOfStatus(status); code != "" {
+		return code
 	}
 	return bridge.ConditionOf(message)
 }
