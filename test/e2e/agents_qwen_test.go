@@ -1,10 +1,13 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/agents"
 	"github.com/cotal-ai/cotal-host/test/harness"
 	"github.com/cotal-ai/cotal-host/test/stubmodel"
@@ -48,3 +51,39 @@ func qwenProgram() realProgram {
 
 // proves: CONN-1, READY-1, READY-2, CAT-2, SPAWN-23
 func TestRealQwen(t *testing.T) { liveAsAgent(t, qwenProgram()) }
+
+// A seat that is killed goes on in its session. It has the operator's shared server, with its variable, beside the
+// user's settings, which stay as they are.
+//
+// proves: CONN-1, SPAWN-19, SPAWN-22, ENVMCP-1
+func TestRealQwen_GoesOnInItsSession(t *testing.T) {
+	s := newScenario(t, qwenProgram(), "model: stub-model\nlaunchOptions:\n  permissions: allow\n")
+	settings := filepath.Join(s.w.Home, ".qwen", "settings.json")
+	before, err := os.ReadFile(settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared := filepath.Join(s.w.Dir, "shared")
+	s.w.Setenv("SHARED_WORD", "told")
+	s.w.Write(".cotal/config.toml", fmt.Sprintf("[connectors.qwen.mcpServers.probe]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"echo $0 >%s; cat >/dev/null\", \"${SHARED_WORD}\"]\n", shared))
+	s.serve()
+	s.spawns(realSeat, "--prompt", "--begin with a dash")
+	s.asked("--begin with a dash")
+	s.shown(wire.StatusIdle)
+	if text, err := os.ReadFile(shared); err != nil || string(text) != "told\n" {
+		t.Errorf("the server that is shared with it left %q, %v", text, err)
+	}
+	id := s.session(s.row.ID)
+	s.goesOn()
+	s.say("HISTORY of the session")
+	if r := s.asked("HISTORY of the session"); !strings.Contains(r.Reply, "begin with a dash") {
+		t.Errorf("it goes on without its history: %s", r.Reply)
+	}
+	if now := s.session(s.row.ID); now != id {
+		t.Errorf("it goes on in session %s, was in %s", now, id)
+	}
+	s.w.CLI("stop", realSeat).OK()
+	if after, err := os.ReadFile(settings); err != nil || string(after) != string(before) {
+		t.Errorf("the user's settings are %s, %v; they were %s", after, err, before)
+	}
+}
