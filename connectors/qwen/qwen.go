@@ -29,7 +29,7 @@ func Info() sdk.Info {
 		Requires: []string{binaryName}, InstallHint: "npm install -g " + packageName + "@" + tested,
 		SupportsResume: true, SupportsSessionContinuation: true, SupportsFreshStart: true,
 		SupportsModel: true, SupportsPrompt: true, SupportsPersona: true,
-		ReadinessTimeoutMs: 60_000, ReadyBy: sdk.ReadyByPresence,
+		ReadinessTimeoutMs: 60_000, ReadyBy: sdk.ReadyByPresence, Permissions: []string{"ask", "allow"},
 		Input: sdk.InputFacts{SubmitDelayMs: 300, BracketedPaste: true},
 		EnvAllow: []string{
 			"OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "DASHSCOPE_API_KEY", "BAILIAN_CODING_PLAN_API_KEY",
