@@ -93,6 +93,7 @@ type Bridge struct {
 	model     string   // as the program said
 	session   string
 	lately    time.Time // when a hook last told anything
+	latest    int64     // of what hooks told, by the program's clock (Event.At)
 	active    time.Time // the same of its work: no notification, which also tells that nobody does anything
 	amended   time.Time // when the state was last set by something else
 	brought   bool      // the turn that is open goes on with messages of a hook, and nothing was told since
@@ -469,7 +470,10 @@ func (b *Bridge) onFrame(f frame) (a answer, items []item) {
 	b.mu.Lock()
 	before := b.state
 	told := false
-	b.state, told = judged(b.state, f.Event)
+	if !overtaken(f.Event, b.latest) {
+		b.state, told = judged(b.state, f.Event)
+	}
+	b.latest = max(b.latest, f.Event.At)
 	b.heard, b.lately, b.brought = b.heard || told, time.Now(), false
 	if word(f.Event.Name) != "notification" {
 		b.active = b.lately

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -27,6 +28,8 @@ type Event struct {
 	Model   string `json:"model,omitempty"`
 	// Interrupt: of a tool that failed because somebody stopped the turn by hand.
 	Interrupt bool `json:"interrupt,omitempty"`
+	// At is when it happened, in epoch milliseconds, where the program says so.
+	At int64 `json:"at,omitempty"`
 	// Of EventStatus.
 	Status    string `json:"status,omitempty"` // idle, working, waiting
 	Activity  string `json:"activity,omitempty"`
@@ -267,6 +270,9 @@ func ParseEvent(name string, text []byte) Event {
 		Activity: str("activity"), Condition: str("condition"), Error: str("error_type", "error"),
 	}
 	_ = json.Unmarshal(in["is_interrupt"], &e.Interrupt)
+	if at, err := time.Parse(time.RFC3339, str("timestamp")); err == nil {
+		e.At = at.UnixMilli()
+	}
 	var nested struct{ Type, Message string }
 	if e.Error == "" && json.Unmarshal(in["error"], &nested) == nil {
 		e.Error, e.Message = clip(nested.Type), first(e.Message, clip(nested.Message))
@@ -288,6 +294,12 @@ func sessionOf(known string, e Event) string {
 		return known
 	}
 	return first(e.Session, known)
+}
+
+// overtaken reports whether an event says what is over: programs do not wait for the hook of a notification, so that
+// those of what happened afterwards may be here first. latest is the greatest At so far.
+func overtaken(e Event, latest int64) bool {
+	return word(e.Name) == "notification" && e.At != 0 && e.At < latest
 }
 
 // word is a name without what differs between programs in how it is written.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -68,6 +69,34 @@ func TestHooksAreWhatOthersSee(t *testing.T) {
 	sees("the end of the session", wire.StatusOffline, "")
 	hook(t, a.l, "SessionStart", `{}`, false)
 	sees("another session of the same process", wire.StatusIdle, "")
+}
+
+// A program does not wait for the hook of a notification. One that comes behind the hook of what happened after it says
+// nothing any more: an agent that works would be shown idle, or waiting for an answer that was given.
+func TestANotificationThatWasOvertakenSaysNothing(t *testing.T) {
+	w := newWorld(t)
+	_, roster := w.observer()
+	a := w.joined(w.seat("ann"), bridge.Options{})
+	sees := func(what, status string) {
+		t.Helper()
+		await(t, roster, what, func(p wire.Presence) bool { return p.Card.ID == a.l.ID && p.Status == status })
+	}
+	at := func(second int, more string) string {
+		return fmt.Sprintf(`{"timestamp":"2026-11-30T11:14:%02d.250Z"%s}`, second, more)
+	}
+	const idle, asks = `,"notification_type":"idle_prompt"`, `,"notification_type":"permission_prompt"`
+	hook(t, a.l, "UserPromptSubmit", at(20, ""), false)
+	for model, kind := range map[string]string{"m1": idle, "m2": asks} { // the model tells the record that this made
+		hook(t, a.l, "Notification", at(19, kind+`,"model":"`+model+`"`), false)
+		p := await(t, roster, "the record behind it", func(p wire.Presence) bool { return p.Card.ID == a.l.ID && p.Card.MetaString("model") == model })
+		if p.Status != wire.StatusWorking {
+			t.Errorf("behind %s it is shown %s", kind, p.Status)
+		}
+	}
+	hook(t, a.l, "Notification", at(22, asks), false)
+	sees("one in time", wire.StatusWaiting)
+	hook(t, a.l, "Notification", `{"notification_type":"idle_prompt"}`, false)
+	sees("one that does not say when", wire.StatusIdle)
 }
 
 // Messages come with what a hook prints, once, and are read then.
