@@ -13,6 +13,7 @@ import (
 // TestFieldF2_AProgramKilledBeforeAnythingWasSaidIsStartedAgain, as it was asked for: it has told that its session
 // began and written none down, so there is nothing that the next process could be told to go on with.
 func TestFieldF2_AProgramKilledBeforeAnythingWasSaidIsStartedAgain(t *testing.T) {
+	t.Parallel()
 	for connector, c := range map[string]struct {
 		agent agents.Agent
 		setUp func(*testing.T, *harness.World, *stubmodel.Server)
