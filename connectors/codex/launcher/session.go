@@ -88,7 +88,8 @@ func (r *run) tell(ctx context.Context) {
 		}
 		events := []bridge.Event{}
 		if v.Thread != told.Thread {
-			events = append(events, bridge.Event{Name: "SessionStart", Session: v.Thread, Source: "startup"})
+			// How it began is not said: its name has put it into its file, so it can be gone on with from now on.
+			events = append(events, bridge.Event{Name: "SessionStart", Session: v.Thread})
 		}
 		if v.Turns != told.Turns {
 			events = append(events, bridge.Event{Name: "UserPromptSubmit", Session: v.Thread})
