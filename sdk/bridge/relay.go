@@ -46,9 +46,6 @@ func relay(ctx context.Context, l Launch, e Event, patient bool, print func([]by
 // MaxNext bounds the wait of Next.
 const MaxNext = time.Minute
 
-// knownTimeout bounds the wait for the bridge to have heard the verdict.
-const knownTimeout = 500 * time.Millisecond
-
 // takeTimeout is how long whoever was handed messages has to say what became of them.
 const takeTimeout = wakeTimeout + 5*time.Second
 
@@ -74,13 +71,7 @@ func Next(ctx context.Context, l Launch, wait time.Duration, w Waker) (ok bool, 
 		if read {
 			verdict = opTaken
 		}
-		if err := post(conn, frame{Op: verdict}); err != nil {
-			return err
-		}
-		// The bridge knows it before the program does what follows, of which other hooks may tell.
-		_ = conn.SetReadDeadline(time.Now().Add(knownTimeout))
-		_, _ = conn.Read(make([]byte, 1))
-		return nil
+		return post(conn, frame{Op: verdict})
 	})
 	if err != nil {
 		return ok, fmt.Errorf("wait for messages: %w", err)
