@@ -98,7 +98,6 @@ type Bridge struct {
 	amended   time.Time // when the state was last set by something else
 	brought   bool      // the turn that is open goes on with messages of a hook, and nothing was told since
 	woken     time.Time // when a turn was last begun here, and nothing was told since
-	given     bool      // that turn was begun with the messages in full, and not by a prompt
 }
 
 // Start begins to be an agent. It returns at once: the mesh is joined beside it and looked for until it is there,
@@ -478,9 +477,6 @@ func (b *Bridge) onFrame(f frame) (a answer, items []item) {
 	if word(f.Event.Name) != "notification" {
 		b.active = b.lately
 	}
-	// Some programs (Claude Code) run the hook of a prompt for a turn that was begun by another of their hooks, and
-	// pass nothing of what it prints on to the model: what it was given would be lost. A later hook brings it.
-	unheard := word(f.Event.Name) == "userpromptsubmit" && b.given && !b.woken.IsZero()
 	if told {
 		b.woken = time.Time{}
 	}
@@ -495,7 +491,7 @@ func (b *Bridge) onFrame(f frame) (a answer, items []item) {
 	}
 	b.mu.Unlock()
 	a.OK = true
-	if f.Deliver && !unheard {
+	if f.Deliver {
 		a.Output, items = b.handOver(f.Event.Name)
 	}
 	b.changed()

@@ -157,10 +157,10 @@ func (c *control) next(conn *net.UnixConn, wait time.Duration) {
 	f, err := readFrame(conn)
 	switch {
 	case err == nil && f.Op == opTaken:
-		c.b.begun(true)
+		c.b.begun()
 		c.b.done(items)
 	case err == nil && f.Op == opSeen:
-		c.b.begun(false)
+		c.b.begun()
 		c.b.box.back(nudged(items))
 	default:
 		c.b.box.back(items)

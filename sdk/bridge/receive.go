@@ -129,11 +129,10 @@ func (b *Bridge) idle() bool {
 	return b.opts.Eager || mayWake(b.state) && (b.woken.IsZero() || time.Since(b.woken) >= wakeSettle)
 }
 
-// begun notes that a turn was begun with messages, of which the program has not told yet. given: it was given them in
-// full; else it was told that there are some.
-func (b *Bridge) begun(given bool) {
+// begun notes that a turn was begun with messages, of which the program has not told yet.
+func (b *Bridge) begun() {
 	b.mu.Lock()
-	b.woken, b.given = time.Now(), given
+	b.woken = time.Now()
 	b.mu.Unlock()
 	for _, d := range []time.Duration{wakeSettle, nudgeCheck} { // it may tell nothing
 		time.AfterFunc(d, b.wake)
@@ -277,11 +276,11 @@ func (b *Bridge) deliver() {
 		cancel()
 		switch {
 		case err == nil && read:
-			b.begun(true)
+			b.begun()
 			b.done(items)
 			continue
 		case err == nil:
-			b.begun(false)
+			b.begun()
 			items = nudged(items)
 		case errors.Is(err, ErrNotNow):
 			again = time.After(wakeAgain)
