@@ -74,7 +74,10 @@ func (anthropic) parse(body []byte) (Turn, error) {
 		if m.Role == "assistant" {
 			t.ToolResult = nil
 		}
-		if m.Role != "user" { // what an agent says of itself in between stands in messages of the role system
+		if m.Role == "system" { // what the program adds in between, such as what its hooks print
+			t.Reminders = append(t.Reminders, m.Content.text())
+		}
+		if m.Role != "user" {
 			continue
 		}
 		if text := strip(m.Content.text()); text != "" {

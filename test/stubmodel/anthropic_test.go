@@ -113,3 +113,15 @@ func TestMessagesAreAnsweredByTheRules(t *testing.T) {
 		t.Error("a count of tokens passes for a question")
 	}
 }
+
+// What the hooks of a program print, it may put into a message of its own between those of the user.
+func TestWhatAProgramAddsBetweenMessagesIsAReminder(t *testing.T) {
+	body, err := json.Marshal(object{"model": "m", "messages": []object{user("one"), {"role": "system", "content": "a hook says so"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	turn, err := anthropic{}.parse(body)
+	if err != nil || turn.LastUser() != "one" || len(turn.Reminders) != 1 || turn.Reminders[0] != "a hook says so" {
+		t.Errorf("%+v, %v", turn, err)
+	}
+}
