@@ -82,26 +82,16 @@ func TestRealClaude_GoesOnInItsSession(t *testing.T) {
 		t.Errorf("the model was %s with effort %q, want sonnet with low", r.Turn.Model, r.Turn.Effort)
 	}
 	s.shown(wire.StatusIdle)
-	await(t, agentWait, "the shared MCP server runs", func() (bool, string) {
-		text, err := os.ReadFile(shared)
-		return string(text) == "told\n", fmt.Sprintf("%q, %v", text, err)
-	})
+	s.sharedServerRan(shared, "told")
 	s.say(`TOOLCALL Bash {"command":"sleep 7777","run_in_background":true,"description":"wait"}`)
 	await(t, agentWait, "the agent runs a command in the background", func() (bool, string) {
 		return len(w.ProcsLike("sleep 7777")) > 0, w.CLI("logs", realSeat).Stdout
 	})
 	s.shown(wire.StatusIdle)
 	id := s.session(s.row.ID)
-	s.goesOn()
+	s.goesOn("begin with a dash")
 	if left := w.ProcsLike("sleep 7777"); len(left) > 0 {
 		t.Errorf("what ran in the background is left: %v", left)
-	}
-	s.say("HISTORY of the session")
-	if r := s.asked("HISTORY of the session"); !strings.Contains(r.Reply, "begin with a dash") {
-		t.Errorf("it goes on without its history: %s", r.Reply)
-	}
-	if now := s.session(s.row.ID); now != id {
-		t.Errorf("it goes on in session %s, was in %s", now, id)
 	}
 	s.shown(wire.StatusIdle)
 	w.CLI("stop", realSeat).OK()

@@ -84,13 +84,8 @@ func TestRealCodex_GoesOnInItsSession(t *testing.T) {
 	}
 	s.shown(wire.StatusIdle)
 	id := s.session(s.row.ID)
-	s.goesOn()
-	s.say("HISTORY of the session")
-	if r := s.asked("HISTORY of the session"); !strings.Contains(r.Reply, "begin with a dash") || r.Turn.Model != "other-model" || r.Turn.Effort != "low" {
-		t.Errorf("it goes on with model %s, effort %q, and answers %s", r.Turn.Model, r.Turn.Effort, r.Reply)
-	}
-	if now := s.session(s.row.ID); now != id {
-		t.Errorf("it goes on in session %s, was in %s", now, id)
+	if r := s.goesOn("begin with a dash"); r.Turn.Model != "other-model" || r.Turn.Effort != "low" {
+		t.Errorf("it goes on with model %s and effort %q, was other-model and low", r.Turn.Model, r.Turn.Effort)
 	}
 	s.w.CLI("stop", realSeat).OK()
 	s.spawns(realSeat, "--resume", id, "--prompt", "HISTORY of what is gone")

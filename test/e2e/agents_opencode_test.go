@@ -99,9 +99,7 @@ func TestRealOpenCode_GoesOnInItsSession(t *testing.T) {
 	}
 	s.spawns(realSeat)
 	s.shown(wire.StatusIdle)
-	if text, err := os.ReadFile(mark); err != nil || strings.TrimSpace(string(text)) != `to"ken` {
-		t.Errorf("the server that is shared with it left %q, %v", text, err)
-	}
+	s.sharedServerRan(mark, `to"ken`)
 	if _, err := s.client.SendDirect(t.Context(), s.row.ID, "the first word is lynx"); err != nil {
 		t.Fatal(err)
 	}
@@ -110,18 +108,8 @@ func TestRealOpenCode_GoesOnInItsSession(t *testing.T) {
 		t.Errorf("woken, it asked model %q with effort %q, want other-model with high", woken.Turn.Model, woken.Turn.Effort)
 	}
 	s.shown(wire.StatusIdle)
-	id := s.session(s.row.ID)
-	s.goesOn()
-	s.say("HISTORY of the session")
-	r := s.asked("HISTORY of the session")
-	if !given(r, "the first word is lynx") {
-		t.Errorf("it goes on without its history: %s", r.Reply)
-	}
-	if r.Turn.Model != "other-model" || r.Turn.Effort != "high" {
+	if r := s.goesOn("the first word is lynx"); r.Turn.Model != "other-model" || r.Turn.Effort != "high" {
 		t.Errorf("it goes on with model %q and effort %q, was other-model and high", r.Turn.Model, r.Turn.Effort)
-	}
-	if now := s.session(s.row.ID); now != id {
-		t.Errorf("it goes on in session %s, was in %s", now, id)
 	}
 	w.CLI("stop", realSeat).OK()
 }

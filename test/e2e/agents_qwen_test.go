@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -70,18 +69,8 @@ func TestRealQwen_GoesOnInItsSession(t *testing.T) {
 	s.spawns(realSeat, "--prompt", "--begin with a dash")
 	s.asked("--begin with a dash")
 	s.shown(wire.StatusIdle)
-	if text, err := os.ReadFile(shared); err != nil || string(text) != "told\n" {
-		t.Errorf("the server that is shared with it left %q, %v", text, err)
-	}
-	id := s.session(s.row.ID)
-	s.goesOn()
-	s.say("HISTORY of the session")
-	if r := s.asked("HISTORY of the session"); !strings.Contains(r.Reply, "begin with a dash") {
-		t.Errorf("it goes on without its history: %s", r.Reply)
-	}
-	if now := s.session(s.row.ID); now != id {
-		t.Errorf("it goes on in session %s, was in %s", now, id)
-	}
+	s.sharedServerRan(shared, "told")
+	s.goesOn("begin with a dash")
 	s.w.CLI("stop", realSeat).OK()
 	if after, err := os.ReadFile(settings); err != nil || string(after) != string(before) {
 		t.Errorf("the user's settings are %s, %v; they were %s", after, err, before)

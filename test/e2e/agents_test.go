@@ -110,14 +110,34 @@ func (s *scenario) session(id string) string {
 	return p.Card.MetaString("sessionId")
 }
 
-// goesOn kills the program and waits until the seat goes on with another.
-func (s *scenario) goesOn() {
+// sharedServerRan waits until a server that the operator shares with the seat has left what it was told by a variable.
+func (s *scenario) sharedServerRan(file, told string) {
 	s.Helper()
+	await(s.T, agentWait, "the shared MCP server runs", func() (bool, string) {
+		text, err := os.ReadFile(file)
+		return string(text) == told+"\n", fmt.Sprintf("it left %q, %v", text, err)
+	})
+}
+
+// goesOn kills the program and waits until the seat goes on with another, in its session and with what was said in it.
+// It returns what that one asked its model first.
+func (s *scenario) goesOn(said string) stubmodel.Request {
+	s.Helper()
+	id := s.session(s.row.ID)
 	s.w.KillPID(s.row.PID)
 	await(s.T, agentWait, "the seat goes on", func() (bool, string) {
 		now, _ := s.w.Seat(realSeat)
 		return now.Status == "running" && now.PID != s.row.PID && now.PID != 0 && now.Mesh == wire.StatusIdle, fmt.Sprintf("%+v\n%s", now, s.screen())
 	})
+	s.say("HISTORY of the session")
+	r := s.asked("HISTORY of the session")
+	if !given(r, said) {
+		s.Errorf("it goes on without its history: %s", r.Reply)
+	}
+	if now := s.session(s.row.ID); now != id {
+		s.Errorf("it goes on in session %s, was in %s", now, id)
+	}
+	return r
 }
 
 // press presses a key every so often until something has happened: programs tell that they ask, or that they work, before they take
