@@ -73,10 +73,9 @@ func (c *Connector) prune(workspace string, left *sdk.Leftovers) {
 	if now == nil {
 		now = time.Now
 	}
-	dir := keptDir(workspace)
-	pruned, err := c.bounds.Prune(dir, now(), nil, kept.Pattern(dir, "*", "*.jsonl"))
+	pruned, err := c.bounds.Prune(workspace, store, now(), nil, "*", "*.jsonl")
 	if len(pruned) > 0 {
-		left.Say("%d sessions that were kept in %s are removed: they were too old, or too many", len(pruned), dir)
+		left.Say("%d sessions that were kept in %s are removed: they were too old, or too many", len(pruned), keptDir(workspace))
 	}
 	if err != nil {
 		left.Say("%v", err)

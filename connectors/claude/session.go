@@ -53,10 +53,10 @@ func projectDir(cwd string) string {
 	return name.String()
 }
 
-// keptDir is where the sessions of seats that are gone are kept.
-func keptDir(workspace string) string {
-	return filepath.Join(workspace, ".cotal", "claude", "projects")
-}
+// store is where the sessions of seats that are gone are kept, below the workspace: a directory for each working directory.
+var store = filepath.Join(".cotal", "claude", "projects")
+
+func keptDir(workspace string) string { return filepath.Join(workspace, store) }
 
 // find looks for the transcript of a session: among those of seats that are gone, of seats that are there, and of the
 // user; the latest counts. Errors: ErrNotFound, ErrInvalid (of another working directory).

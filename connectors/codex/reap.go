@@ -88,7 +88,6 @@ func (c *Connector) prune(req sdk.LeftoverRequest, left *sdk.Leftovers) {
 	if now == nil {
 		now = time.Now
 	}
-	dir := storeDir(req.WorkspaceRoot)
 	var open []string
 	looked := false
 	needed := func(path string) bool {
@@ -97,9 +96,9 @@ func (c *Connector) prune(req sdk.LeftoverRequest, left *sdk.Leftovers) {
 		}
 		return slices.ContainsFunc(open, func(id string) bool { return strings.HasSuffix(path, "-"+id+".jsonl") }) || speaksOf(path, open)
 	}
-	pruned, err := c.config.Prune(dir, now(), needed, kept.Pattern(dir, "*", "*", "*", "rollout-*.jsonl"))
+	pruned, err := c.config.Prune(req.WorkspaceRoot, store, now(), needed, "*", "*", "*", "rollout-*.jsonl")
 	if len(pruned) > 0 {
-		left.Say("%d sessions that were kept in %s are removed: they were too old, or too many", len(pruned), dir)
+		left.Say("%d sessions that were kept in %s are removed: they were too old, or too many", len(pruned), storeDir(req.WorkspaceRoot))
 	}
 	if err != nil {
 		left.Say("%v", err)

@@ -10,11 +10,11 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/kept"
 )
 
-// storeDir is where the sessions of a workspace's seats are: a seat's home goes with the seat, and what was said
-// in it does not.
-func storeDir(workspace string) string {
-	return filepath.Join(workspace, ".cotal", "codex", "sessions")
-}
+// store is where the sessions of a workspace's seats are, below it, by year, month and day: a seat's home goes with the
+// seat, and what was said in it does not.
+var store = filepath.Join(".cotal", "codex", "sessions")
+
+func storeDir(workspace string) string { return filepath.Join(workspace, store) }
 
 // operatorHome is the operator's own home of the program; "" when there is none to be found.
 func operatorHome(env []string) string {
@@ -38,11 +38,11 @@ func findSession(req sdk.LaunchRequest, operator string) (string, error) {
 	if id == "" {
 		return "", nil
 	}
-	store, own := storeDir(req.WorkspaceRoot), ""
+	kept, own := storeDir(req.WorkspaceRoot), ""
 	if operator != "" {
 		own = filepath.Join(operator, "sessions")
 	}
-	mine, theirs := newest(store, id), newest(own, id)
+	mine, theirs := newest(kept, id), newest(own, id)
 	switch {
 	case req.Continue != "" && mine == "" && theirs != "":
 		return "", sdk.Errorf(sdk.ErrUnsupported, "session %s is your own (%s) and a seat does not write to it; resume forks it", id, theirs)
@@ -51,7 +51,7 @@ func findSession(req sdk.LaunchRequest, operator string) (string, error) {
 	case mine != "":
 		return mine, nil
 	}
-	return "", sdk.Errorf(sdk.ErrNotFound, "no Codex session %s in %s or in %s", id, store, own)
+	return "", sdk.Errorf(sdk.ErrNotFound, "no Codex session %s in %s or in %s", id, kept, own)
 }
 
 // newest finds the file of a session: <dir>/YYYY/MM/DD/rollout-<time>-<id>.jsonl. What is no regular file is none: the

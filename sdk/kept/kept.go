@@ -88,20 +88,29 @@ func (b Bounds) Surplus(all []Session, now time.Time, needed func(path string) b
 	return out
 }
 
-// Prune removes what Surplus names of the files that match patterns (Pattern), and directories that are empty then, up
-// to root. needed is asked after they were listed, and a session that was taken up meanwhile stays. It returns what it
-// removed. Errors are those of the file system; the rest is pruned all the same.
-func (b Bounds) Prune(root string, now time.Time, needed func(path string) bool, patterns ...string) (removed []string, err error) {
+// Prune removes what Surplus names of the sessions in a store, a directory below the workspace such as
+// .cotal/demo/sessions, and directories that are empty then. elem are patterns of filepath.Glob, one for each level of the
+// store. A link there leads to what is somebody else's, and nothing behind it is removed.
+//
+// needed is asked after the sessions were listed, and one that was taken up meanwhile stays. It returns what it removed.
+// Errors are those of the file system; the rest is pruned all the same.
+func (b Bounds) Prune(workspace, store string, now time.Time, needed func(path string) bool, elem ...string) (removed []string, err error) {
+	base, err := filepath.EvalSymlinks(workspace)
+	if err != nil {
+		return nil, fmt.Errorf("prune sessions: %w", err)
+	}
+	root := filepath.Join(base, store)
+	paths, err := filepath.Glob(Pattern(root, elem...))
+	if err != nil {
+		return nil, fmt.Errorf("prune sessions: %w", err)
+	}
 	var all []Session
-	for _, pattern := range patterns {
-		paths, gerr := filepath.Glob(pattern)
-		if gerr != nil {
-			return nil, fmt.Errorf("prune sessions: %w", gerr)
+	for _, path := range paths {
+		if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err != nil || dir != filepath.Dir(path) {
+			continue
 		}
-		for _, path := range paths {
-			if at, ok := timeOf(path); ok {
-				all = append(all, Session{path, at})
-			}
+		if at, ok := timeOf(path); ok {
+			all = append(all, Session{path, at})
 		}
 	}
 	var errs []error

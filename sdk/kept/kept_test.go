@@ -63,7 +63,11 @@ func TestWhichSessionsAreSurplus(t *testing.T) {
 }
 
 func TestPruningRemovesFilesAndTheirEmptyDirectories(t *testing.T) {
-	root := filepath.Join(t.TempDir(), "[odd]*")
+	workspace, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Join(workspace, "[odd]*", "s")
 	put := func(name string) string {
 		t.Helper()
 		path := filepath.Join(root, name)
@@ -76,10 +80,15 @@ func TestPruningRemovesFilesAndTheirEmptyDirectories(t *testing.T) {
 	if err := os.Symlink(other, filepath.Join(root, "b", "4.jsonl")); err != nil {
 		t.Fatal(err)
 	}
+	// Whoever puts a link here means what is there to be his.
+	theirs := filepath.Join(t.TempDir(), "theirs")
+	if err := errors.Join(os.Mkdir(theirs, 0o700), os.WriteFile(filepath.Join(theirs, "5.jsonl"), nil, 0o600), os.Symlink(theirs, filepath.Join(root, "c"))); err != nil {
+		t.Fatal(err)
+	}
 	later := time.Now().Add(100 * 24 * time.Hour)
 	prune := func(b kept.Bounds, now time.Time) []string {
 		t.Helper()
-		removed, err := b.Prune(root, now, func(path string) bool { return path == held }, kept.Pattern(root, "*", "*.jsonl"))
+		removed, err := b.Prune(workspace, filepath.Join("[odd]*", "s"), now, func(path string) bool { return path == held }, "*", "*.jsonl")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,10 +97,17 @@ func TestPruningRemovesFilesAndTheirEmptyDirectories(t *testing.T) {
 	if removed := prune(kept.Bounds{Sessions: number(1)}, time.Now()); len(removed) != 0 {
 		t.Errorf("on the first day %v are removed", removed)
 	}
+	linked := t.TempDir()
+	if err := os.Symlink(root, filepath.Join(linked, "s")); err != nil {
+		t.Fatal(err)
+	}
+	if removed, err := (kept.Bounds{}).Prune(linked, "s", later, nil, "*", "*.jsonl"); err != nil || len(removed) != 0 {
+		t.Errorf("behind a link in place of the store %v are removed, %v", removed, err)
+	}
 	if removed := prune(kept.Bounds{}, later); !slices.Equal(removed, []string{alone, beside}) && !slices.Equal(removed, []string{beside, alone}) {
 		t.Errorf("removed are %v, want %s and %s", removed, alone, beside)
 	}
-	for path, there := range map[string]bool{filepath.Dir(alone): false, root: true, held: true, other: true, filepath.Join(root, "b", "4.jsonl"): true} {
+	for path, there := range map[string]bool{filepath.Dir(alone): false, root: true, held: true, other: true, filepath.Join(theirs, "5.jsonl"): true, filepath.Join(root, "b", "4.jsonl"): true} {
 		if _, err := os.Lstat(path); (err == nil) != there {
 			t.Errorf("%s: %v, want there: %v", path, err, there)
 		}
@@ -107,7 +123,7 @@ func TestARenewedSessionIsNotOld(t *testing.T) {
 	if err := errors.Join(os.WriteFile(path, nil, 0o644), os.Chtimes(path, then, then), kept.Renew(path)); err != nil {
 		t.Fatal(err)
 	}
-	removed, err := kept.Bounds{Sessions: number(1)}.Prune(root, time.Now(), nil, kept.Pattern(root, "*.jsonl"))
+	removed, err := kept.Bounds{Sessions: number(1)}.Prune(root, ".", time.Now(), nil, "*.jsonl")
 	if err != nil || len(removed) != 0 {
 		t.Errorf("removed are %v, %v", removed, err)
 	}
