@@ -18,6 +18,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/agents"
+	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
 	"github.com/cotal-ai/cotal-host/test/stubmodel"
 )
@@ -55,7 +56,7 @@ func BenchmarkAgentBoot(b *testing.B) {
 			c := w.Mesh()
 			asked := func(begin time.Time, prompt string) time.Duration {
 				b.Helper()
-				ctx, cancel := context.WithTimeout(b.Context(), agentWait)
+				ctx, cancel := context.WithTimeout(b.Context(), busy.Limit(agentWait))
 				defer cancel()
 				r, err := stub.Wait(ctx, func(r stubmodel.Request) bool { return !r.Side && strings.Contains(r.Turn.LastUser(), prompt) })
 				if err != nil {
