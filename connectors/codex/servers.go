@@ -65,7 +65,7 @@ func serverSettings(s sdk.MCPServer, env []string) (map[string]any, error) {
 			out["env_vars"] = names
 		}
 	default:
-		return nil, fmt.Errorf("Codex reaches a command, or a url of type http; this has type %q", s.Type) //nolint:staticcheck // its name
+		return nil, fmt.Errorf("it has type %q, and Codex reaches a command, or a url of type http", s.Type)
 	}
 	return out, x.Err()
 }

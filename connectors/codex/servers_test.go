@@ -13,7 +13,7 @@ import (
 
 func TestSharedServersThatCannotBeGivenAreNamed(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"a transport that Codex does not have":   {`{"mcpServers":{"old":{"type":"sse","url":"https://example.org/sse"}}}`, `MCP server "old": Codex reaches a command, or a url of type http; this has type "sse"`},
+		"a transport that Codex does not have":   {`{"mcpServers":{"old":{"type":"sse","url":"https://example.org/sse"}}}`, `MCP server "old": it has type "sse", and Codex reaches a command, or a url of type http`},
 		"neither a command nor a url":            {`{"mcpServers":{"none":{}}}`, `MCP server "none": it has neither`},
 		"the name of the seat's own":             {`{"mcpServers":{"cotal":{"command":"f"}}}`, `MCP server "cotal": the name is the seat's own`},
 		"a variable that the host does not have": {`{"mcpServers":{"files":{"command":"f","env":{"T":"${NO_SUCH}"}}}}`, `MCP server "files": the host has no variable NO_SUCH`},
