@@ -149,6 +149,10 @@ func TestResolveRefuses(t *testing.T) {
 		"options that are no JSON":            {wire.SpawnArgs{Name: "r", LaunchOptions: map[string]any{"a": func() {}}}, rev(), wire.CodeBadRequest, "launchOptions"},
 		"a prompt that no program could take": {wire.SpawnArgs{Name: "r", Prompt: ptr(long)}, rev(), wire.CodeBadRequest, "prompt has"},
 		"a model with a NUL":                  {wire.SpawnArgs{Name: "r", Model: ptr("a\x00")}, rev(), wire.CodeBadRequest, "model must not contain a NUL"},
+		"a model that colours a terminal":     {wire.SpawnArgs{Name: "r", Model: ptr("m\x1b[31m")}, rev(), wire.CodeBadRequest, "model must not contain control"},
+		"a variant of two lines":              {wire.SpawnArgs{Name: "r", Variant: ptr("low\nhigh")}, rev(), wire.CodeBadRequest, "variant must not contain control"},
+		"a role with a C1 control":            {wire.SpawnArgs{Name: "r", Role: "r\u009b31m"}, rev(), wire.CodeBadRequest, "role must not contain control"},
+		"a session with a bell":               {wire.SpawnArgs{Name: "r", Resume: ptr("x\a")}, rev(), wire.CodeBadRequest, "resume must not contain control"},
 		"a role that is too long":             {wire.SpawnArgs{Name: "r", Role: long}, rev(), wire.CodeBadRequest, "role has"},
 	} {
 		t.Run(name, func(t *testing.T) {

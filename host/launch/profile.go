@@ -10,6 +10,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/cotal-ai/cotal-host/host/persona"
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -216,6 +217,10 @@ func (out *Profile) bounds() *Refusal {
 		}
 		if strings.ContainsRune(f.value, 0) {
 			return badRequest("%s must not contain a NUL byte", f.name)
+		}
+		// Paths have any name, and a prompt has lines; the rest are words, which stand in tables and on screens of others.
+		if f.name != "cwd" && f.name != "prompt" && strings.ContainsFunc(f.value, unicode.IsControl) {
+			return badRequest("%s must not contain control characters or line breaks", f.name)
 		}
 	}
 	return nil
