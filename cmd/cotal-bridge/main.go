@@ -36,6 +36,9 @@ const parentMark = "{parent}"
 // maxHookInput bounds what of a hook's input is read as an event; the rest is read and thrown away.
 const maxHookInput = 4 << 20
 
+// inputLimit is how long a hook waits for its input, of the time it has in all.
+const inputLimit = bridge.RelayBudget / 2
+
 func main() {
 	code := 0
 	root := command(&code)
@@ -182,7 +185,7 @@ func relay(ctx context.Context, launch func() (bridge.Launch, error), args []str
 	if len(args) > 1 {
 		text = []byte(args[1])
 	} else if !term.IsTerminal(int(os.Stdin.Fd())) {
-		text = input(os.Stdin)
+		text = given(os.Stdin, inputLimit)
 	}
 	l, err := launch()
 	if err != nil {
@@ -196,6 +199,21 @@ func relay(ctx context.Context, launch func() (bridge.Launch, error), args []str
 		}
 	}
 	_ = bridge.Relay(ctx, l, bridge.ParseEvent(name, text), print)
+}
+
+// given is input, and nothing where that takes too long: a hook that is given nothing, over a pipe that nobody closes,
+// tells its name.
+func given(r io.Reader, limit time.Duration) []byte {
+	read := make(chan []byte, 1)
+	go func() { read <- input(r) }()
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case text := <-read:
+		return text
+	case <-t.C:
+		return nil
+	}
 }
 
 // input reads the JSON that a hook is given. It ends with the value and does not wait for the end of the pipe, which
