@@ -18,7 +18,6 @@ import (
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/agents"
-	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
 	"github.com/cotal-ai/cotal-host/test/stubmodel"
 )
@@ -31,15 +30,18 @@ func BenchmarkAgentBoot(b *testing.B) {
 	for _, boot := range []struct {
 		p realProgram
 		// alone says how the program is started with a prompt; home is an empty directory.
-		alone func(b *testing.B, w *harness.World, home, prompt string) (args, env []string)
+		alone func(b *testing.B, w *harness.World, binary, home, prompt string) (argv, env []string)
 	}{
 		{claudeProgram(), claudeAlone},
 		{codexProgram(), codexAlone},
-		{opencodeProgram(), func(_ *testing.B, _ *harness.World, _, prompt string) (args, env []string) {
-			return []string{"--prompt=" + prompt}, nil
+		{opencodeProgram(), func(_ *testing.B, _ *harness.World, binary, _, prompt string) (argv, env []string) {
+			return []string{binary, "--prompt=" + prompt}, nil
 		}},
-		{piProgram(), func(_ *testing.B, _ *harness.World, _, prompt string) (args, env []string) {
-			return []string{prompt}, nil
+		{piProgram(), func(_ *testing.B, _ *harness.World, binary, _, prompt string) (argv, env []string) {
+			return []string{binary, prompt}, nil
+		}},
+		{qwenProgram(), func(_ *testing.B, _ *harness.World, binary, _, prompt string) (argv, env []string) { // its command is a process in front of it
+			return []string{"/usr/bin/env", "node", "--expose-gc", filepath.Join(filepath.Dir(binary), "cli.js"), "--prompt-interactive=" + prompt}, nil
 		}},
 	} {
 		b.Run(boot.p.agent.Name, func(b *testing.B) {
@@ -56,7 +58,7 @@ func BenchmarkAgentBoot(b *testing.B) {
 			c := w.Mesh()
 			asked := func(begin time.Time, prompt string) time.Duration {
 				b.Helper()
-				ctx, cancel := context.WithTimeout(b.Context(), busy.Limit(agentWait))
+				ctx, cancel := context.WithTimeout(b.Context(), agentWait)
 				defer cancel()
 				r, err := stub.Wait(ctx, func(r stubmodel.Request) bool { return !r.Side && strings.Contains(r.Turn.LastUser(), prompt) })
 				if err != nil {
@@ -73,9 +75,9 @@ func BenchmarkAgentBoot(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				args, env := boot.alone(b, w, home, prompt)
+				argv, env := boot.alone(b, w, binary, home, prompt)
 				begin := time.Now()
-				end := onTerminal(b, w, binary, args, env)
+				end := onTerminal(b, w, argv, env)
 				byItself := asked(begin, prompt)
 				end()
 
@@ -110,9 +112,9 @@ func BenchmarkAgentBoot(b *testing.B) {
 }
 
 // onTerminal starts a program on a terminal, in the workspace, and returns what ends it.
-func onTerminal(b *testing.B, w *harness.World, binary string, args, env []string) (end func()) {
+func onTerminal(b *testing.B, w *harness.World, argv, env []string) (end func()) {
 	b.Helper()
-	cmd := exec.Command(binary, args...)
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir, cmd.Env = w.Root, w.Environ(env...)
 	ptm, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 32, Cols: 120})
 	if err != nil {
@@ -121,8 +123,8 @@ func onTerminal(b *testing.B, w *harness.World, binary string, args, env []strin
 	read := make(chan struct{})
 	go func() { defer close(read); _, _ = io.Copy(io.Discard, ptm) }()
 	return func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // killed, it would leave its socket
-		stubborn := time.AfterFunc(agentWait, func() { _ = cmd.Process.Kill() })
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // killed, it would leave its socket
+		stubborn := time.AfterFunc(agentWait, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 		_ = cmd.Wait()
 		stubborn.Stop()
 		_ = ptm.Close()
@@ -131,7 +133,7 @@ func onTerminal(b *testing.B, w *harness.World, binary string, args, env []strin
 }
 
 // claudeAlone has a configuration in which the questions of a first start are answered.
-func claudeAlone(b *testing.B, w *harness.World, home, prompt string) (args, env []string) {
+func claudeAlone(b *testing.B, w *harness.World, binary, home, prompt string) (argv, env []string) {
 	b.Helper()
 	config, err := json.Marshal(map[string]any{"hasCompletedOnboarding": true, "projects": map[string]any{w.Root: map[string]bool{"hasTrustDialogAccepted": true}}})
 	if err == nil {
@@ -140,11 +142,11 @@ func claudeAlone(b *testing.B, w *harness.World, home, prompt string) (args, env
 	if err != nil {
 		b.Fatal(err)
 	}
-	return []string{"--permission-mode", "default", prompt}, []string{"CLAUDE_CONFIG_DIR=" + home, "DISABLE_AUTOUPDATER=1"}
+	return []string{binary, "--permission-mode", "default", prompt}, []string{"CLAUDE_CONFIG_DIR=" + home, "DISABLE_AUTOUPDATER=1"}
 }
 
 // codexAlone has the user's configuration, and trusts the workspace.
-func codexAlone(b *testing.B, w *harness.World, home, prompt string) (args, env []string) {
+func codexAlone(b *testing.B, w *harness.World, binary, home, prompt string) (argv, env []string) {
 	b.Helper()
 	config, err := os.ReadFile(filepath.Join(w.Home, ".codex", "config.toml"))
 	if err == nil {
@@ -153,5 +155,5 @@ func codexAlone(b *testing.B, w *harness.World, home, prompt string) (args, env 
 	if err != nil {
 		b.Fatal(err)
 	}
-	return []string{"--no-daemon", "-a", "on-request", "-s", "workspace-write", prompt}, []string{"CODEX_HOME=" + home}
+	return []string{binary, "--no-daemon", "-a", "on-request", "-s", "workspace-write", prompt}, []string{"CODEX_HOME=" + home}
 }
