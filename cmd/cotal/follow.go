@@ -140,7 +140,10 @@ func (f *follower) await(ctx context.Context, limit time.Time, fingerprint strin
 	}
 }
 
-// heard notes once that nobody answers, and once that somebody does again.
+// noAnswer is why nobody answers while no more is known: the answer may have been lost with its host.
+const noAnswer = "the host does not answer"
+
+// heard notes once that nobody answers, again when it turns out why, and once that somebody does again.
 func (f *follower) heard(err error, limit time.Time) {
 	var refused *wire.Error
 	why := ""
@@ -151,12 +154,15 @@ func (f *follower) heard(err error, limit time.Time) {
 	case !f.c.Connected():
 		why = "the mesh is gone: nothing is connected to " + f.c.Endpoint.URL
 	default:
-		why = "the host does not answer"
+		why = noAnswer
+		if f.silent != "" {
+			why = f.silent // a reason that is known says more
+		}
 	}
 	was := f.silent
 	f.silent = why
 	switch {
-	case f.note == nil || (was == "") == (why == ""):
+	case f.note == nil || was == why || was != "" && was != noAnswer && why != "":
 	case why == "":
 		f.note("a host answers again")
 	case limit.IsZero():

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
@@ -211,8 +215,49 @@ func outliveHost(t *testing.T, broker bool, gone string) {
 	if err := os.WriteFile(release, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, shown := s.wait(); code != 0 || !strings.Contains(shown, ", joined; attach: cotal attach late") || strings.Count(shown, "note: ") != 2 {
+	code, shown := s.wait()
+	notes := strings.Count(shown, "note: ")
+	if strings.Contains(shown, "note: "+noAnswer) {
+		notes-- // the host was killed while it was asked; why it does not answer turned out later
+	}
+	if code != 0 || !strings.Contains(shown, ", joined; attach: cotal attach late") || notes != 2 {
 		t.Errorf("exit code %d: %q", code, tail(shown))
+	}
+}
+
+// An answer that was lost with its host was told as "does not answer", and that the host is gone was never told.
+func TestFollow_WhyNobodyAnswersIsToldWhenItIsKnown(t *testing.T) {
+	t.Parallel()
+	gone := fmt.Errorf("ask: %w", mesh.ErrNoResponder)
+	lost := context.DeadlineExceeded
+	const nobody, silent, back = "no host serves space main now", noAnswer, "a host answers again"
+	for name, c := range map[string]struct {
+		heard []error
+		noted []string
+	}{
+		"answers alone are no news":                          {[]error{nil, nil}, nil},
+		"who is gone is told once":                           {[]error{gone, gone, nil, nil}, []string{nobody, back}},
+		"a lost answer, and then it is known why":            {[]error{lost, gone, gone, nil}, []string{silent, nobody, back}},
+		"a lost answer says no more than what is known":      {[]error{gone, lost, gone, nil}, []string{nobody, back}},
+		"lost answers alone":                                 {[]error{lost, lost, nil}, []string{silent, back}},
+		"a refusal is an answer":                             {[]error{gone, wire.Refuse(wire.CodeUnavailable, "busy")}, []string{nobody, back}},
+		"who goes twice is told twice":                       {[]error{gone, nil, gone, nil}, []string{nobody, back, nobody, back}},
+		"a lost answer after a host came back is news again": {[]error{gone, nil, lost, nil}, []string{nobody, back, silent, back}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var noted []string
+			f := &follower{c: &cli.Client{Endpoint: wire.Endpoint{Space: "main"}}, note: func(text string) {
+				text, _, _ = strings.Cut(text, ";")
+				noted = append(noted, text)
+			}}
+			for _, err := range c.heard {
+				f.heard(err, time.Time{})
+			}
+			if !slices.Equal(noted, c.noted) {
+				t.Errorf("noted %q, want %q", noted, c.noted)
+			}
+		})
 	}
 }
 

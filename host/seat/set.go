@@ -72,6 +72,7 @@ type Set struct {
 
 	listing listing
 	changes atomic.Uint64 // of everything that a row shows
+	pace    pace
 
 	mu       sync.Mutex
 	byID     map[string]*actor // every live seat, by custody id
@@ -126,7 +127,7 @@ func New(cfg Config) *Set {
 	}
 	life, quit := context.WithCancel(context.Background())
 	return &Set{
-		cfg: cfg, life: life, quit: quit,
+		cfg: cfg, life: life, quit: quit, pace: newPace(),
 		byID: map[string]*actor{}, byAlias: map[string]*actor{}, spawning: map[goal.Key]*actor{}, foreign: map[string]int{},
 		cap: capacity{max: cfg.MaxSeats, cool: max(0, cfg.Cooling)},
 	}

@@ -219,6 +219,8 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 	var rt sdk.Runtime
 	var unanswered bool // the commit was sent, and nobody said what became of it
 	var undone sdk.ReapReport
+	next := func() {} // it is the next launch's turn
+	defer func() { next() }()
 	// A host that is going down undoes nothing: what it has done so far is recorded, may be running,
 	// and is the next host's to decide.
 	undo := func(fn func() error) func(context.Context) error {
@@ -230,6 +232,16 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 		}
 	}
 	steps := []saga.Step{
+		{
+			Name: "take a turn",
+			Do: func(ctx context.Context) error {
+				done, err := a.set.pace.take(ctx)
+				if err == nil {
+					next = done
+				}
+				return err
+			},
+		},
 		{
 			Name: "make seat directory", Before: fpBuilding,
 			Do:   func(context.Context) error { return a.makeDir(row) },
@@ -262,6 +274,7 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 		{
 			Name: "commit seat", Before: fpPersisted, After: fpCommitted,
 			Do: func(ctx context.Context) error {
+				next()
 				if err := ctx.Err(); err != nil {
 					return err
 				}
