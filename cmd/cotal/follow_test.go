@@ -187,8 +187,7 @@ func TestSpawn_TheWaitOutlivesTheHost(t *testing.T) {
 		gone   string
 	}{
 		"with the server in it":      {false, "note: the mesh is gone: nothing is connected to nats://"},
-		// What was asked just then is not answered, and else nobody is there to ask: which of the two is told is by chance.
-		"beside a server that stays": {true, "; waiting for a host that says what became of it, "},
+		"beside a server that stays": {true, "note: no host serves space main now; waiting for a host that says what became of it, "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
