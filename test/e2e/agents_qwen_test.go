@@ -2,6 +2,9 @@ package e2e
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,12 +18,17 @@ import (
 // qwenSetUp gives the user of the host settings of the program, as he has them for his shell.
 func qwenSetUp(t testing.TB, w *harness.World, stub *stubmodel.Server) {
 	t.Helper()
-	dir := filepath.Join(w.Home, ".qwen")
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	if err := os.Mkdir(filepath.Join(w.Home, ".qwen"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	model := map[string]any{"id": "stub-model", "name": "Stub", "baseUrl": stub.BaseURL(), "envKey": "OPENAI_API_KEY"}
-	putJSON(t, filepath.Join(dir, "settings.json"), map[string]any{
+	qwenSettings(t, w, stub.BaseURL())
+	w.Setenv("OPENAI_API_KEY", "stub-key")
+}
+
+func qwenSettings(t testing.TB, w *harness.World, baseURL string) {
+	t.Helper()
+	model := map[string]any{"id": "stub-model", "name": "Stub", "baseUrl": baseURL, "envKey": "OPENAI_API_KEY"}
+	putJSON(t, filepath.Join(w.Home, ".qwen", "settings.json"), map[string]any{
 		"$version":       3,
 		"security":       map[string]any{"auth": map[string]any{"selectedType": "openai"}},
 		"model":          map[string]any{"name": "stub-model"},
@@ -29,7 +37,6 @@ func qwenSetUp(t testing.TB, w *harness.World, stub *stubmodel.Server) {
 		// Else it has an agent beside the turn ask the model what is worth to be remembered.
 		"memory": map[string]bool{"enableManagedAutoMemory": false, "enableManagedAutoDream": false, "enableAutoSkill": false},
 	})
-	w.Setenv("OPENAI_API_KEY", "stub-key")
 }
 
 func qwenProgram() realProgram {
@@ -75,4 +82,24 @@ func TestRealQwen_GoesOnInItsSession(t *testing.T) {
 	if after, err := os.ReadFile(settings); err != nil || string(after) != string(before) {
 		t.Errorf("the user's settings are %s, %v; they were %s", after, err, before)
 	}
+}
+
+// A turn that fails is over, and what the program says of it is the condition that others see.
+func TestRealQwen_SaysWhyATurnFailed(t *testing.T) {
+	provider := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Type", "application/json")
+		rw.WriteHeader(http.StatusUnauthorized) // others are tried again for minutes
+		_, _ = io.WriteString(rw, `{"error":{"message":"this is what the provider says","type":"invalid_request_error"}}`)
+	}))
+	t.Cleanup(provider.Close)
+	s := newScenario(t, qwenProgram(), "")
+	qwenSettings(t, s.w, provider.URL+"/v1")
+	s.serve()
+	s.spawns(realSeat, "--prompt", "say it")
+	await(t, agentWait, "ps says why the turn failed", func() (bool, string) {
+		row, _ := s.w.Seat(realSeat)
+		return row.Mesh == wire.StatusIdle && row.Condition != nil && row.Condition.Code == "auth" && row.MeshBy == "hook",
+			fmt.Sprintf("%s (%s) %+v\n%s", row.Mesh, row.MeshBy, row.Condition, s.screen())
+	})
+	s.w.CLI("stop", realSeat).OK()
 }
