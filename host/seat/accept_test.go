@@ -3,6 +3,7 @@ package seat_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,6 +47,10 @@ func TestChecksOfASpawnHaveAnOrder(t *testing.T) {
 	}
 	w.plugins.also("other", nil)
 	holder := w.run("holder", `[{"print": "up\n"}, {"hang": true}]`)
+	w.eventually("the holder is counted as running", func() (bool, string) { // its goal is known to have ended a moment before
+		occ := w.set.Occupancy()
+		return occ.Pending == 0 && occ.Live == 1, fmt.Sprintf("%+v", occ)
+	})
 
 	bad := func(s string) *string { return &s }
 	yes := true

@@ -41,9 +41,11 @@ func TestASeatIsRefusedWithoutTheEventsThatAreWanted(t *testing.T) {
 			w.material = func() (wire.LaunchMaterial, error) { return wire.LaunchMaterial{Servers: "nats://127.0.0.1:4222"}, nil }
 			w.boot()
 			rec := w.record()
+			w.plugins.mu.Lock()
 			info := w.plugins.facts["recording"]
 			info.Connector.EventChannel = c.able
 			w.plugins.facts["recording"] = info
+			w.plugins.mu.Unlock()
 			session := "s1"
 			for what, resume := range map[string]*string{"a new session": nil, "a fork": &session} {
 				args := w.args(strings.ReplaceAll(what, " ", "-"), `[{"print": "up\n"}, {"hang": true}]`)
