@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -18,14 +19,16 @@ import (
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
-// bundled is what the bundle of the tests holds, sorted by name as the host tells of it.
+// bundled is what the bundle of the tests holds, sorted by kind and name as the host tells of it.
 func bundled(t *testing.T) (*manifest.Manifest, []manifest.Entry) {
 	t.Helper()
 	bundle, err := manifest.Load(filepath.Join(harness.Bin(t), manifest.FileName))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return bundle, slices.SortedFunc(slices.Values(bundle.Entries), func(a, b manifest.Entry) int { return strings.Compare(a.Name, b.Name) })
+	return bundle, slices.SortedFunc(slices.Values(bundle.Entries), func(a, b manifest.Entry) int {
+		return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Name, b.Name))
+	})
 }
 
 // each joins a line about each of the plugins.
