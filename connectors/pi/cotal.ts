@@ -13,18 +13,16 @@ export default async function (pi: any) {
   };
   let closed = false;
 
-  // Tools: the bridge is an MCP server on a pipe, one JSON object a line.
-  const server = spawn(bridge, ["mcp", "--silence", "0"], { stdio: ["pipe", "pipe", "ignore"] });
+  // Tools: the bridge is an MCP server on a pipe, one JSON object a line. One that is killed is started again.
+  let server: any;
+  let exited: Promise<void>;
   const waiting = new Map<number, { resolve: (r: any) => void; reject: (e: Error) => void }>();
   const end = () => {
     for (const w of waiting.values()) w.reject(new Error("cotal-bridge has ended"));
     waiting.clear();
   };
   let last = 0;
-  const exited = new Promise<void>((done) => server.on("error", () => done()).on("exit", () => done()));
-  exited.then(end);
-  server.stdin.on("error", end);
-  createInterface({ input: server.stdout }).on("line", (line) => {
+  const heard = (line: string) => {
     let m: any;
     try { m = JSON.parse(line); } catch { return; }
     const w = waiting.get(m.id);
@@ -32,15 +30,29 @@ export default async function (pi: any) {
     waiting.delete(m.id);
     if (m.error) w.reject(new Error(m.error.message));
     else w.resolve(m.result);
-  });
+  };
   const send = (m: object) => server.stdin.write(JSON.stringify({ jsonrpc: "2.0", ...m }) + "\n");
   const call = (method: string, params: object) =>
     new Promise<any>((resolve, reject) => {
       waiting.set(++last, { resolve, reject });
       send({ id: last, method, params });
     });
-  await call("initialize", { protocolVersion: "2025-06-18", capabilities: {}, clientInfo: { name: "pi", version: "1" } });
-  send({ method: "notifications/initialized" });
+  let latest = ""; // event that was told last
+  const start = async () => {
+    server = spawn(bridge, ["mcp", "--silence", "0"], { stdio: ["pipe", "pipe", "ignore"] });
+    server.stdin.on("error", end);
+    createInterface({ input: server.stdout }).on("line", heard);
+    exited = new Promise<void>((done) => server.on("error", () => done()).on("exit", () => done()));
+    exited.then(end);
+    await call("initialize", { protocolVersion: "2025-06-18", capabilities: {}, clientInfo: { name: "pi", version: "1" } });
+    send({ method: "notifications/initialized" });
+    exited.then(() => closed || setTimeout(again, 1000).unref());
+  };
+  const again = () => {
+    if (closed) return;
+    start().then(() => latest && run(["hook", "status"], latest, 3000, () => {}), () => closed || setTimeout(again, 1000).unref());
+  };
+  await start();
   for (const tool of (await call("tools/list", {})).tools) {
     pi.registerTool({
       name: tool.name, label: tool.name, description: tool.description, parameters: tool.inputSchema,
@@ -58,7 +70,8 @@ export default async function (pi: any) {
   const tell = (ctx: any, status: string, more: object = {}, name = "status") => {
     if (closed) return;
     const event = { status, session: session(ctx), model: ctx.model && `${ctx.model.provider}/${ctx.model.id}`, ...more };
-    told = told.then(() => new Promise((done) => run(["hook", name], JSON.stringify(event), 3000, () => done())));
+    const text = (latest = JSON.stringify(event));
+    told = told.then(() => new Promise((done) => run(["hook", name], text, 3000, () => done())));
   };
   // One in which nothing was said has no file: nobody could go on with it.
   const session = (ctx: any) => (existsSync(ctx.sessionManager.getSessionFile() ?? "") ? ctx.sessionManager.getSessionId() : undefined);
