@@ -44,25 +44,20 @@ func TestMessagesAreAddedToAFileThatTheProgramWatches(t *testing.T) {
 	}
 }
 
-func TestWhatAProgramHasReadOfTheFileIsAsLongAsBefore(t *testing.T) {
+// A program that watches the file knows what it has read by all of its bytes, and reads a file that begins otherwise
+// from its start: a hole in place of what it had read made every message but the first one a line that is no JSON.
+func TestMessagesBehindTheFirstOneWereLostSinceWhatTheProgramHadReadWasAHole(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "input.jsonl")
 	w := fileWaker(file)
-	var read int
+	want := ""
 	for _, text := range []string{"one", "two", "three"} {
 		if ok, err := w.Wake(context.Background(), bridge.Notice{Text: text}); err != nil || !ok {
 			t.Fatalf("%s: %v, %v; want it taken", text, ok, err)
 		}
-		all, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
+		want += `{"type":"submit","text":"` + text + `"}` + "\n"
+		if all, err := os.ReadFile(file); err != nil || string(all) != want {
+			t.Fatalf("the file holds %q (%v), want %q: all that was there, and the line of %s", all, err, want, text)
 		}
-		if got := string(all[read:]); got != `{"type":"submit","text":"`+text+`"}`+"\n" {
-			t.Errorf("behind what was read stands %q, want the line of %s", got, text)
-		}
-		if n := len(bytes.Trim(all[:read], "\x00")); n > 0 {
-			t.Errorf("%d bytes of what was read are kept", n)
-		}
-		read = len(all)
 	}
 	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("the file is %v, %v; want it to be the user's alone", st, err)
@@ -73,5 +68,33 @@ func TestWhatAProgramHasReadOfTheFileIsAsLongAsBefore(t *testing.T) {
 	}
 	if ok, err := fileWaker(filepath.Join(file, "not-a-directory")).Wake(context.Background(), bridge.Notice{}); ok || err == nil {
 		t.Errorf("a file that cannot be: %v, %v; want the messages kept", ok, err)
+	}
+}
+
+func TestAFileOfCommandsThatIsLargeBeginsAnew(t *testing.T) {
+	for name, c := range map[string]struct {
+		size, line int64
+		quiet      time.Duration
+		want       bool
+	}{
+		"a small one goes on":                                        {maxCommands, 100, time.Hour, false},
+		"a large one that the program has read begins anew":          {maxCommands + 1, 100, time.Hour, true},
+		"a large one that it may not have read goes on":              {maxCommands + 1, 100, time.Second, false},
+		"a line as long as the file would pass for what it has read": {maxCommands + 1, maxCommands + 1, time.Hour, false},
+		"a file of the future is one that it may not have read":      {maxCommands + 1, 100, -time.Hour, false},
+	} {
+		if got := begins(c.size, c.line, c.quiet); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "input.jsonl")
+	if err := os.WriteFile(file, bytes.Repeat([]byte("x"), maxCommands+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := addLine(file, []byte("{}\n"), time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := os.ReadFile(file); err != nil || string(all) != "{}\n" {
+		t.Errorf("the file holds %d bytes (%v), want the line alone", len(all), err)
 	}
 }
