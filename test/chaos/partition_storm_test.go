@@ -3,6 +3,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -265,31 +266,90 @@ func (s *sky) account() {
 	}
 }
 
-// linesOf counts what was typed, line by line. Behind a part of a line, of one that broke, the next one begins at once:
-// the part is counted for its line.
+// linesOf counts what was typed, line by line. Behind a part of a line, of one that broke, the next one begins at once,
+// and may be a part as well. A part is counted for its line: the one of which it is the whole text, or else one that is
+// not accounted for.
 func linesOf(typed string, broken map[string]bool) map[string]int {
-	times := map[string]int{}
-	for line := range strings.SplitSeq(strings.TrimSuffix(typed, "\r"), "\r") {
-		if i := strings.LastIndex(line, "line "); i > 0 {
-			for text := range broken {
-				if strings.HasPrefix(text, line[:i]) {
-					times[text]++
-					line = line[i:]
-					break
-				}
+	texts := slices.Sorted(maps.Keys(broken))
+	times, parts := map[string]int{}, []string(nil)
+	lines := strings.Split(typed, "\r")
+	for n, line := range lines {
+		for i := nextLine(line); i > 0 && slices.ContainsFunc(texts, begins(line[:i])); i = nextLine(line) {
+			parts, line = append(parts, line[:i]), line[i:]
+		}
+		switch {
+		case n < len(lines)-1:
+			times[line]++
+		case line != "": // no Return follows
+			parts = append(parts, line)
+		}
+	}
+	slices.SortStableFunc(parts, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	for _, part := range parts {
+		if !broken[part] {
+			of := begins(part)
+			if i := slices.IndexFunc(texts, func(text string) bool { return times[text] == 0 && of(text) }); i >= 0 {
+				part = texts[i]
 			}
 		}
-		times[line]++
+		times[part]++
 	}
 	return times
 }
 
+// nextLine is where another line begins in what was typed without a Return; 0: none does.
+func nextLine(typed string) int {
+	const begin = "line "
+	rest := strings.TrimPrefix(typed, begin)
+	i := strings.Index(rest, begin)
+	if i < 0 {
+		return 0
+	}
+	return len(typed) - len(rest) + i
+}
+
+// begins says of a text whether it begins with a part.
+func begins(part string) func(text string) bool {
+	return func(text string) bool { return strings.HasPrefix(text, part) }
+}
+
 // A line that broke behind its text has no Return, and the next one stands right behind it: neither was found, and a
-// storm failed for what its callers had been told.
+// storm failed for what its callers had been told. So did two that broke in a row, and one that is the beginning of
+// another.
 func TestALineThatBrokeIsToldFromTheNext(t *testing.T) {
-	got := linesOf("line 1\rline 2line 3\rline 4\rline 5line 6\r", map[string]bool{"line 2": true})
-	want := map[string]int{"line 1": 1, "line 2": 1, "line 3": 1, "line 4": 1, "line 5line 6": 1}
-	if !maps.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
+	broke := func(texts ...string) map[string]bool {
+		broken := map[string]bool{}
+		for _, text := range texts {
+			broken[text] = true
+		}
+		return broken
+	}
+	for name, c := range map[string]struct {
+		typed  string
+		broken map[string]bool
+		want   map[string]int
+	}{
+		"the next one stands behind it": {
+			"line 1\rline 2line 3\rline 4\r", broke("line 2"), map[string]int{"line 1": 1, "line 2": 1, "line 3": 1, "line 4": 1},
+		},
+		"a line that did not break is no part": {"line 5line 6\r", broke("line 2"), map[string]int{"line 5line 6": 1}},
+		"two break in a row": {
+			"line 2line 3line 4\rline 5\r", broke("line 2", "line 3"), map[string]int{"line 2": 1, "line 3": 1, "line 4": 1, "line 5": 1},
+		},
+		"one is the beginning of another": {
+			"line 1line 2\rline 12line 13\r", broke("line 1", "line 12"), map[string]int{"line 1": 1, "line 2": 1, "line 12": 1, "line 13": 1},
+		},
+		"one breaks within its text": {"line 1line 13\r", broke("line 12"), map[string]int{"line 12": 1, "line 13": 1}},
+		"two break within their texts": {
+			"liline 3\rlline 5\r", broke("line 2", "line 4"), map[string]int{"line 2": 1, "line 3": 1, "line 4": 1, "line 5": 1},
+		},
+		"the last one breaks": {"line 1\rline", broke("line 2"), map[string]int{"line 1": 1, "line 2": 1}},
+		"one that broke and was typed again is told": {
+			"line 2line 3\rline 2\r", broke("line 2", "line 20"), map[string]int{"line 2": 2, "line 3": 1},
+		},
+	} {
+		if got := linesOf(c.typed, c.broken); !maps.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
 	}
 }
