@@ -3,6 +3,8 @@ package mesh
 import (
 	"testing"
 	"time"
+
+	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
 // A viewer that came back seconds after its broker and its host was taken for lost. What is there again is found within
@@ -24,5 +26,32 @@ func TestWhatIsBackIsNotWaitedForLong(t *testing.T) {
 	}
 	if d := redialDelay(0); d > 300*time.Millisecond {
 		t.Errorf("the first attempt comes after %s", d)
+	}
+}
+
+// A viewer that was told once that its seat is only starting, and then found no host for a while, gave up at the next such
+// answer: the time without a host counted as one in which the seat did not start.
+func TestATimeWithoutAHostIsNoTimeInWhichASeatDoesNotStart(t *testing.T) {
+	starting, away := wire.Refuse(wire.CodeFailedPrecondition, "is starting"), wire.Refuse(wire.CodeUnavailable, "is away")
+	type answer struct {
+		at      time.Duration
+		refused *wire.Error // nil: there was none
+		over    bool
+	}
+	for name, answers := range map[string][]answer{
+		"a seat that does not start": {{0, starting, false}, {startingWait, starting, false}, {startingWait + 1, starting, true}},
+		"no answer in between":       {{0, starting, false}, {time.Second, nil, false}, {time.Minute, starting, false}},
+		"another answer in between":  {{0, starting, false}, {time.Second, away, false}, {time.Minute, starting, false}},
+		"a seat that does not start, of a host that was away": {
+			{0, nil, false}, {time.Minute, starting, false}, {time.Minute + startingWait + 1, starting, true},
+		},
+	} {
+		var u unready
+		now := time.Now()
+		for i, a := range answers {
+			if over := u.tooLong(a.refused, now.Add(a.at)); over != a.over {
+				t.Errorf("%s: the answer at %d ends the session: %v", name, i, over)
+			}
+		}
 	}
 }

@@ -213,7 +213,7 @@ func (s *Session) again(old *link, why string) (*link, error) {
 	changes := s.c.nc.StatusChanged(nats.CONNECTED)
 	defer s.c.nc.RemoveStatusListener(changes)
 	told := why == wire.EndManagerRestart || why == wire.EndExpired || why == wire.EndRailBroken || why == wire.EndClosed
-	var starting time.Time // since when the seat is there and has no terminal
+	var starting unready
 	for attempt := 0; ; attempt++ {
 		wait := redialDelay(attempt)
 		if attempt == 0 && told && s.c.nc.IsConnected() {
@@ -227,6 +227,7 @@ func (s *Session) again(old *link, why string) (*link, error) {
 		}
 		if !s.c.nc.IsConnected() {
 			attempt = -1 // what counts is how long the server is back and the host is not
+			starting = unready{}
 			continue
 		}
 		role := s.call.Role
@@ -254,15 +255,26 @@ func (s *Session) again(old *link, why string) (*link, error) {
 			wire.CodeExpired, wire.CodePermissionDenied, wire.CodeUnauthenticated, wire.CodeNotFound, wire.CodeUnimplemented, wire.CodeBadRequest,
 		}, refused.Code):
 			return nil, err
-		case errors.As(err, &refused) && refused.Code == wire.CodeFailedPrecondition:
-			if starting.IsZero() {
-				starting = time.Now()
-			}
-			if time.Since(starting) > startingWait {
-				return nil, err // it is not only being started
-			}
+		case starting.tooLong(refused, time.Now()):
+			return nil, err // it is not only being started
 		}
 	}
+}
+
+// unready is since when a seat is there and has no terminal.
+type unready struct{ since time.Time }
+
+// tooLong takes the next answer (nil: there was none) and says whether the seat has had no terminal for longer than a
+// start takes. While nobody says so it may have had one: the time begins anew.
+func (u *unready) tooLong(refused *wire.Error, now time.Time) bool {
+	switch {
+	case refused == nil || refused.Code != wire.CodeFailedPrecondition:
+		u.since = time.Time{}
+		return false
+	case u.since.IsZero():
+		u.since = now
+	}
+	return now.Sub(u.since) > startingWait
 }
 
 // whileConnected calls cancel when the server comes back while ctx lasts, from another loss: what was asked before is
