@@ -35,7 +35,8 @@ const DefaultMaxSessions = 64
 // Bounds, with the reason of each.
 const (
 	redeemWait   = 5 * time.Second        // from the answer to ready: it is one message away
-	maxOffered   = 8                      // sessions of one holder that wait for it: a seat and a host have room for some dozens
+	maxOffered   = 24                     // sessions of one holder that wait for it at one seat: half of what a seat takes
+	minOffered   = 8                      // and at a host, where half of its places are fewer
 	beatEvery    = time.Second            // a viewer that hears nothing for some of these looks for the host
 	holderSilent = time.Minute            // a holder that says every second that it is there, and then for so long nothing, is not
 	staleInput   = 4 * time.Second        // what was typed longer after a beat was held up on the way
@@ -368,14 +369,22 @@ func (s *Sessions) grant(ctx context.Context, caller wire.Caller, target wire.Ta
 	return x, nil
 }
 
-// crowd ends the oldest sessions that the holder of x has asked for and not come to, beyond maxOffered of them.
+// crowd ends the oldest sessions that the holder of x has asked for and not come to, where they take more than half of
+// the seat or of the host. Fewer it may well need: all terminals of a user are one holder, and when a host comes back
+// they do at once.
 func (s *Sessions) crowd(x *session) {
-	waiting := slices.DeleteFunc(s.all(), func(o *session) bool { return o.grant.Holder != x.grant.Holder || !o.waits() })
-	if len(waiting) <= maxOffered {
+	s.giveWay(maxOffered, func(o *session) bool { return o.grant.Holder == x.grant.Holder && o.target == x.target })
+	s.giveWay(max(minOffered, s.cfg.MaxSessions/2), func(o *session) bool { return o.grant.Holder == x.grant.Holder })
+}
+
+// giveWay ends the oldest of some sessions that nobody has come to, but for most of them.
+func (s *Sessions) giveWay(most int, some func(*session) bool) {
+	waiting := slices.DeleteFunc(s.all(), func(o *session) bool { return !some(o) || !o.waits() })
+	if len(waiting) <= most {
 		return
 	}
 	slices.SortFunc(waiting, func(a, b *session) int { return cmp.Compare(a.number, b.number) })
-	for _, o := range waiting[:len(waiting)-maxOffered] {
+	for _, o := range waiting[:len(waiting)-most] {
 		o.happen(evUnredeemed)
 	}
 }

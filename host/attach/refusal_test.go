@@ -130,46 +130,84 @@ func TestTheCloseOfSessionsWaitsForWhatTheyDo(t *testing.T) {
 	set.beside.Wait()
 }
 
+// offerTo is a session that its holder has not come to yet.
+func offerTo(t *testing.T, set *Sessions, r Rails, caller wire.Caller, target wire.Target) *session {
+	t.Helper()
+	x := standingSession(t, set, r, caller, target)
+	x.mu.Lock()
+	x.phase = offered
+	x.mu.Unlock()
+	set.crowd(x)
+	return x
+}
+
+func over(x *session) bool {
+	select {
+	case <-x.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // What one caller asks for and does not come to has a bound of its own: it takes neither the seat nor the host from
 // others, nor what the caller has come to.
 func TestOffersThatACallerDoesNotTakeGiveWayToItsNext(t *testing.T) {
-	r := newRails()
-	set := sessions(t, &seats{rows: []wire.AgentRow{{}}}, r, 64)
-	target := wire.Target{Owner: wire.OwnerLocal, Actor: "B", LifecycleUID: wire.NewUID()}
+	one := wire.Target{Owner: wire.OwnerLocal, Actor: "B", LifecycleUID: wire.NewUID()}
 	greedy := wire.Caller{Owner: wire.OwnerLocal, Actor: "A", UID: wire.NewUID()}
 	other := wire.Caller{Owner: wire.OwnerLocal, Actor: "C", UID: wire.NewUID()}
-	offer := func(caller wire.Caller) *session {
-		x := standingSession(t, set, r, caller, target)
-		x.mu.Lock()
-		x.phase = offered
-		x.mu.Unlock()
-		set.crowd(x)
-		return x
+	for name, c := range map[string]struct {
+		max, left int
+		target    func() wire.Target
+	}{
+		"at one seat": {DefaultMaxSessions, maxOffered, func() wire.Target { return one }},
+		"at many seats": {DefaultMaxSessions, DefaultMaxSessions / 2, func() wire.Target {
+			return wire.Target{Owner: wire.OwnerLocal, Actor: "B", LifecycleUID: wire.NewUID()}
+		}},
+		"at a small host": {minOffered + 4, minOffered, func() wire.Target { return one }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRails()
+			set := sessions(t, &seats{rows: []wire.AgentRow{{}}}, r, c.max)
+			theirs := offerTo(t, set, r, other, one)
+			taken := standingSession(t, set, r, greedy, one)
+			var mine []*session
+			for range 2 * c.max {
+				mine = append(mine, offerTo(t, set, r, greedy, c.target()))
+			}
+			for i, x := range mine {
+				if want := i < len(mine)-c.left; over(x) != want {
+					t.Errorf("the offer at %d is over: %v", i, !want)
+				}
+			}
+			if over(theirs) || over(taken) {
+				t.Errorf("ended: what another caller was offered, %v; what was taken, %v", over(theirs), over(taken))
+			}
+			if n := set.Count(); n != c.left+2 {
+				t.Errorf("%d places are taken, want %d", n, c.left+2)
+			}
+		})
 	}
-	theirs := offer(other)
-	taken := standingSession(t, set, r, greedy, target)
-	var mine []*session
-	for range 3 * maxOffered {
-		mine = append(mine, offer(greedy))
+}
+
+// All terminals of a user are one caller. When their host came back they asked for their sessions at once, and each from
+// the ninth on ended that of another before it was come to, which was then lost and asked again.
+func TestTwentyTerminalsOfAUserThatComeBackAtOnceAreNotInEachOthersWay(t *testing.T) {
+	r := newRails()
+	set := sessions(t, &seats{rows: []wire.AgentRow{{}}}, r, 0)
+	user := wire.Caller{Owner: wire.OwnerLocal, Actor: "A", UID: wire.NewUID()}
+	targets := []wire.Target{
+		{Owner: wire.OwnerLocal, Actor: "B", LifecycleUID: wire.NewUID()},
+		{Owner: wire.OwnerLocal, Actor: "C", LifecycleUID: wire.NewUID()},
 	}
-	over := func(x *session) bool {
-		select {
-		case <-x.done:
-			return true
-		default:
-			return false
+	var back []*session
+	for i := range 30 {
+		back = append(back, offerTo(t, set, r, user, targets[i/20])) // twenty at one seat, ten at another
+	}
+	for i, x := range back {
+		if over(x) {
+			t.Errorf("the session of the terminal at %d is ended before anybody could come to it", i)
 		}
-	}
-	for i, x := range mine {
-		if want := i < len(mine)-maxOffered; over(x) != want {
-			t.Errorf("the offer at %d is over: %v", i, !want)
-		}
-	}
-	if over(theirs) || over(taken) {
-		t.Errorf("ended: what another caller was offered, %v; what was taken, %v", over(theirs), over(taken))
-	}
-	if n := set.Count(); n != maxOffered+2 {
-		t.Errorf("%d places are taken, want %d", n, maxOffered+2)
 	}
 }
 
