@@ -93,6 +93,19 @@ func TestOldSessionsGoAndThoseOfLiveSeatsStay(t *testing.T) {
 	}
 }
 
+// Nobody can find by it where Codex listened, and whoever lost the power has no Codex any more.
+func TestASeatWhoseRecordOfASocketIsDamagedIsCleanedUp(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 100))
+	record := filepath.Join(dir, plan.APISocket+".path")
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(record, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	report, err := (&Connector{}).Reap(t.Context(), sdk.LeftoverRequest{Dir: dir, WorkspaceRoot: t.TempDir()})
+	if err != nil || len(report.Removed) != 1 || report.Removed[0] != record {
+		t.Errorf("removed are %v, %v", report.Removed, err)
+	}
+}
+
 // A seat whose program ended goes on with its session: behind its end that is as good as new.
 func TestTheSessionOfASeatThatEndsIsRenewed(t *testing.T) {
 	root, dir := t.TempDir(), t.TempDir()

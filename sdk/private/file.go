@@ -37,8 +37,9 @@ func Dir(dir string) error {
 	return nil
 }
 
-// WriteFile writes a file, 0600: whoever reads it, and whoever comes after a crash, finds the old one or the whole new
-// one. Its directory must be there.
+// WriteFile writes a file, 0600: whoever reads it, and whoever comes after a crash of its writer, finds the old one or the
+// whole new one. After a loss of power it may be empty: what a launch is told is worth nothing then, and is not waited for.
+// Its directory must be there.
 func WriteFile(path string, data []byte) error {
 	return write(path, func(f *os.File) error {
 		_, err := f.Write(data)
@@ -56,7 +57,8 @@ func WriteJSON(path string, v any) error {
 }
 
 // CopyFile copies what is left to read of a file that is open, as WriteFile does, and makes its directory. The copy is
-// as old as its source was when the copy began: what is written meanwhile is later than the copy.
+// as old as its source was when the copy began: what is written meanwhile is later than the copy. It is on the disk when
+// CopyFile returns, since the source may be removed then.
 func CopyFile(from *os.File, to string) error {
 	st, err := from.Stat()
 	if err != nil {
@@ -67,6 +69,9 @@ func CopyFile(from *os.File, to string) error {
 	}
 	return write(to, func(f *os.File) error {
 		if _, err := io.Copy(f, from); err != nil {
+			return err
+		}
+		if err := f.Sync(); err != nil {
 			return err
 		}
 		return os.Chtimes(f.Name(), time.Time{}, st.ModTime())

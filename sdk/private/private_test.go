@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -193,6 +194,52 @@ func TestASocketThatIsElsewhereIsFoundByItsRecord(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(filepath.Dir(path)); len(left) != 0 {
 		t.Errorf("left are %v", left)
+	}
+}
+
+// A record that lost its text with the power would else hold the name of its seat for ever.
+func TestADamagedRecordOfASocketIsRemovedAndStopsNoOther(t *testing.T) {
+	run, err := os.MkdirTemp("", "pr") // short, for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(run) })
+	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 90))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	place := func(name string) string {
+		t.Helper()
+		path, err := private.PlaceSocket(dir, name, func(key string) string { return map[string]string{"XDG_RUNTIME_DIR": run}[key] })
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := private.Listen(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.SetUnlinkOnClose(false) // as after a kill
+		l.Close()
+		return path
+	}
+	damaged, theirs, sound := filepath.Join(dir, "a.sock.path"), place("b.sock"), place("c.sock")
+	if err := errors.Join(os.WriteFile(damaged, nil, 0o600), os.Remove(theirs), os.WriteFile(theirs, []byte("mine"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := private.FindSocket(dir, "a.sock"); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), damaged) {
+		t.Errorf("the damaged record: %v", err)
+	}
+	removed, err := private.RemoveSockets(dir)
+	if err == nil || !strings.Contains(err.Error(), theirs) {
+		t.Errorf("what is no socket: %v", err)
+	}
+	if want := []string{damaged, filepath.Join(dir, "c.sock.path"), sound}; !slices.Equal(removed, want) {
+		t.Errorf("removed are %v, want %v", removed, want)
+	}
+	for path, there := range map[string]bool{damaged: false, sound: false, theirs: true, filepath.Join(dir, "b.sock.path"): true} {
+		if _, err := os.Lstat(path); (err == nil) != there {
+			t.Errorf("%s: %v, want there: %v", path, err, there)
+		}
 	}
 }
 

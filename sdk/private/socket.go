@@ -86,7 +86,8 @@ func PlaceSocket(dir, name string, getenv func(string) string) (string, error) {
 	return path, nil
 }
 
-// FindSocket is where PlaceSocket put a socket. Errors: fs.ErrNotExist (it was not placed yet).
+// FindSocket is where PlaceSocket put a socket. Errors: fs.ErrNotExist (it was not placed yet, or its record is damaged, as
+// by a loss of power).
 func FindSocket(dir, name string) (string, error) {
 	if p := filepath.Join(dir, name); Fits(p) {
 		return p, nil
@@ -97,14 +98,14 @@ func FindSocket(dir, name string) (string, error) {
 	}
 	path := strings.TrimSuffix(string(data), "\n")
 	if !Fits(path) {
-		return "", fmt.Errorf("find socket: %s names no socket", filepath.Join(dir, name+recordEnd))
+		return "", fmt.Errorf("find socket: %s names no socket: %w", filepath.Join(dir, name+recordEnd), fs.ErrNotExist)
 	}
 	return path, nil
 }
 
 // RemoveSockets removes the sockets that PlaceSocket placed elsewhere than in dir, once nobody listens at them any more,
-// and their records. It returns what it removed. The error is that of what stands there and is no socket, or of the file
-// system.
+// and their records; one that names no socket goes alone. It returns what it removed. Errors are those of what stands there
+// and is no socket, or of the file system; the others are removed all the same.
 func RemoveSockets(dir string) (removed []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -113,23 +114,34 @@ func RemoveSockets(dir string) (removed []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("remove sockets: %w", err)
 	}
+	var errs []error
 	for _, e := range entries {
 		name, ok := strings.CutSuffix(e.Name(), recordEnd)
 		if !ok || !strings.HasSuffix(name, ".sock") || !e.Type().IsRegular() {
 			continue
 		}
-		path, err := FindSocket(dir, name)
-		if err != nil {
-			return removed, fmt.Errorf("remove sockets: %w", err)
-		}
 		gone := []string{filepath.Join(dir, e.Name())}
-		if _, err := os.Lstat(path); err == nil {
-			gone = append(gone, path)
+		path, err := FindSocket(dir, name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // nobody can find by it what it was to name
+			err = nil
+		case err == nil:
+			if _, lerr := os.Lstat(path); lerr == nil {
+				gone = append(gone, path)
+			}
+			err = removeSocket(path)
 		}
-		if err := errors.Join(removeSocket(path), os.Remove(gone[0])); err != nil {
-			return removed, fmt.Errorf("remove sockets: %w", err)
+		if err == nil { // else the record still says where it is
+			err = os.Remove(gone[0])
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+			continue
 		}
 		removed = append(removed, gone...)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return removed, fmt.Errorf("remove sockets: %w", err)
 	}
 	return removed, nil
 }
