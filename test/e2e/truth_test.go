@@ -24,14 +24,19 @@ func TestFieldO3_WhatAnAgentCallsItselfIsShownEscaped(t *testing.T) {
 	c := w.Mesh()
 	args := w.FakeArgs("dying", `[{"print": "dying words \u001b]52;c;aGk=\u0007\u001b]0;owned\u0007\u001bP+q\u001b\\\u001b[2J\u0007\u009b31m\u202eend\n"}, {"exit": 3}]`)
 	args.Role = hostile
+	var refused *wire.Error
+	_, err := c.Call(context.Background(), mesh.Call{Endpoint: wire.EndpointManager, Command: wire.CmdSpawn, Args: args}, nil)
+	if !errors.As(err, &refused) || refused.Code != wire.CodeBadRequest || refused.Outcome != wire.OutcomeNotExecuted {
+		t.Errorf("a role with control characters: %v", err)
+	}
+	args.Role = "a\u202eb" // no control character, and turns what stands behind it round
 	if _, err := c.Call(context.Background(), mesh.Call{Endpoint: wire.EndpointManager, Command: wire.CmdSpawn, Args: args}, nil); err != nil {
 		t.Fatal(err)
 	}
 	w.AwaitStatus("dying", "exited")
 	model := w.FakeArgs("model", `[{"hang": true}]`)
 	model.Model = &hostile
-	var refused *wire.Error
-	_, err := c.Call(context.Background(), mesh.Call{Endpoint: wire.EndpointManager, Command: wire.CmdSpawn, Args: model}, nil)
+	_, err = c.Call(context.Background(), mesh.Call{Endpoint: wire.EndpointManager, Command: wire.CmdSpawn, Args: model}, nil)
 	if !errors.As(err, &refused) {
 		t.Errorf("a model for a program that takes none: %v", err)
 	}
