@@ -161,13 +161,14 @@ func (ps *pasts) life(principal, uid string) (past, bool) {
 	return p, p.read().principal == principal
 }
 
-// named returns the newest life with this alias, custody id or lifecycle uid.
+// named returns the newest life with this alias, custody id or lifecycle uid. A life that never ran is none: its name says
+// nothing of this host, and what has no exit is taken for live.
 func (ps *pasts) named(name string) (past, bool) {
-	if n, ok := ps.byUID[name]; ok {
+	if n, ok := ps.byUID[name]; ok && ps.all[n-ps.base].flags&pastExit != 0 {
 		return ps.all[n-ps.base], true
 	}
 	for _, p := range slices.Backward(ps.all) {
-		if !strings.Contains(p.words, name) { // most are not, and need not be taken apart
+		if p.flags&pastExit == 0 || !strings.Contains(p.words, name) { // most are not, and need not be taken apart
 			continue
 		}
 		if w := p.read(); w.alias == name || w.seatID == name {

@@ -97,6 +97,29 @@ func TestADespawnAskedAgainOfASeatThatNeverRanIsNotExpired(t *testing.T) {
 	}
 }
 
+// A seat whose start was undone was told as exited for an hour, without an exit, which is taken for a live one: its name
+// was found on two hosts once another had it, and what was sent to the name went to the life that never ran.
+func TestAStartThatWasUndoneIsNoSeatOfThatName(t *testing.T) {
+	s := New(Config{})
+	life := endOf(s, 1, nil)
+	for _, name := range []string{"worker_1", fmt.Sprintf("%032x", 1), life.LifecycleUID} {
+		row, err := s.Inspect(context.Background(), name)
+		if refused := wire.ErrorFrom(err); refused == nil || refused.Code != wire.CodeNotFound {
+			t.Errorf("inspect %s: %+v, %v", name, row, err)
+		}
+	}
+	if _, ok := s.past.named(life.LifecycleUID); ok {
+		t.Error("it is an answer to its uid")
+	}
+	endOf(s, 2, exitWith(3))
+	s.mu.Lock()
+	s.ended = nil // as with many ends behind it
+	s.mu.Unlock()
+	if p, ok := s.past.named("worker_2"); !ok || p.code != 3 {
+		t.Errorf("one that did run: %+v, %v", p, ok)
+	}
+}
+
 // What is known of lives that are over is bounded in number and in time.
 func TestWhatIsKnownOfEndsIsBounded(t *testing.T) {
 	var ps pasts

@@ -140,23 +140,21 @@ func (s *Set) plan(ctx context.Context, o order) (*plan, error) {
 	if err != nil {
 		return nil, refusal(err)
 	}
-	pl, err := s.planned(profile, p, info, servers, runtime, cwd, bins)
-	if err != nil {
-		return nil, err
-	}
-	pl.owner = owner
-	pl.restart = restartPolicy(args.Supervise, info.Connector)
-	return pl, nil
-}
-
-// planned is what the checks add up to.
-func (s *Set) planned(profile launch.Profile, p *persona.Persona, info sdk.Info, servers map[string]json.RawMessage, runtime, cwd string, bins map[string]string) (*plan, error) {
+	// A process that follows another keeps the form of its seat, whatever bound there was when that was made.
 	form, err := launch.FormOf(profile, runtime, cwd, info.Connector)
 	if err != nil {
 		return nil, wire.Refuse(wire.CodeBadRequest, "%v", err)
 	}
+	pl := s.planned(profile, p, info, servers, runtime, cwd, bins)
+	pl.form, pl.owner = form, owner
+	pl.restart = restartPolicy(args.Supervise, info.Connector)
+	return pl, nil
+}
+
+// planned is what the checks add up to, but for the form that is recorded.
+func (s *Set) planned(profile launch.Profile, p *persona.Persona, info sdk.Info, servers map[string]json.RawMessage, runtime, cwd string, bins map[string]string) *plan {
 	pl := &plan{
-		profile: profile, runtime: runtime, facts: info.Connector, binaries: bins, cwd: cwd, form: form,
+		profile: profile, runtime: runtime, facts: info.Connector, binaries: bins, cwd: cwd,
 		env:     launch.BaseEnv(s.cfg.Environ, launch.EnvNames(info.Connector.EnvAllow, s.cfg.EnvAllow, launch.VariablesOf(servers))),
 		servers: servers,
 	}
@@ -167,7 +165,7 @@ func (s *Set) planned(profile launch.Profile, p *persona.Persona, info sdk.Info,
 	if profile.EventsNotice != "" {
 		pl.warnings = append(pl.warnings[:len(pl.warnings):len(pl.warnings)], profile.EventsNotice)
 	}
-	return pl, nil
+	return pl
 }
 
 // profile adds an order up.

@@ -287,10 +287,7 @@ func (a *actor) replan(ctx context.Context, row journal.SeatRow) (*plan, error) 
 	if err != nil {
 		return nil, err
 	}
-	p, err := a.set.planned(profile, nil, info, servers, row.Runtime, cwd, bins)
-	if err != nil {
-		return nil, err
-	}
+	p := a.set.planned(profile, nil, info, servers, row.Runtime, cwd, bins)
 	p.session = session
 	return p, nil
 }

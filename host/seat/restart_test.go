@@ -15,6 +15,8 @@ import (
 
 	"github.com/cotal-ai/cotal-host/connectors/command"
 	"github.com/cotal-ai/cotal-host/host/config"
+	"github.com/cotal-ai/cotal-host/host/journal"
+	"github.com/cotal-ai/cotal-host/host/launch"
 	"github.com/cotal-ai/cotal-host/host/seat"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -402,4 +404,39 @@ func TestSecretsOfALaunchAreNotGivenAgainByAnotherHost(t *testing.T) {
 	if row.Exit.Cause != "supervise-recovery-failed" || !strings.Contains(row.Exit.Detail, "env.API_TOKEN") || !strings.Contains(row.Exit.Detail, "not stored") {
 		t.Errorf("%+v", row.Exit)
 	}
+}
+
+// A seat whose form is larger than a spawn may have now, of a host that took larger ones, was told to shorten its request
+// when its process crashed, and ended.
+func TestASeatWithAFormThatWouldBeRefusedNowIsStartedAgain(t *testing.T) {
+	w := newWorld(t)
+	w.supervised("ample", 3, nil)
+	old := w.row("ample")
+	var many []string
+	for range 1500 {
+		many = append(many, strings.Repeat("c", 40))
+	}
+	var size int
+	err := w.journal.Update(context.Background(), func(tx *journal.Tx) error {
+		row, err := tx.Seat(old.SeatID)
+		if err != nil {
+			return err
+		}
+		var form map[string]any
+		if err := json.Unmarshal(row.Form, &form); err != nil {
+			return err
+		}
+		form["subscribe"], form["allowSubscribe"], form["allowPublish"] = many, many, many
+		if row.Form, err = json.Marshal(form); err != nil {
+			return err
+		}
+		size = len(row.Form)
+		return tx.PutSeat(row)
+	})
+	if err != nil || size <= launch.MaxForm {
+		t.Fatalf("a form of %d bytes, %v", size, err)
+	}
+	w.crash()
+	w.boot()
+	w.next(w.kill("ample"))
 }
