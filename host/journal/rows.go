@@ -99,6 +99,8 @@ type Restart struct {
 	Exit    *sdk.Exit   `json:"exit,omitempty"`    // of the last process before this one; nil: this is the first
 	Floor   int64       `json:"floor,omitempty"`   // epoch ms: presence up to then is of an earlier process
 	Proving bool        `json:"proving,omitempty"` // the process has not shown yet that it is ready
+	// Begun: something was said, or may have been, since the first process forked a session: that is not forked again.
+	Begun bool `json:"begun,omitempty"`
 }
 
 // GoalRow is what this machine knows of one accepted action: that it is ours, its seat, its deadline. The

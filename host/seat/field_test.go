@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -107,7 +108,8 @@ func TestFieldF1_AForkInWhichNothingWasSaidIsMadeAgain(t *testing.T) {
 	acc := w.supervised("fork", 5, func(a *wire.SpawnArgs) { a.Resume, a.Prompt = &source, &prompt })
 	w.next(w.kill("fork"))
 	w.crash()
-	w.boot() // and the next host does the same
+	w.boot() // and the next host does the same, of a fork that is on the mesh and tells of nothing
+	r.set(seat.ViewCurrent, present("fork", principal(acc), acc.UID))
 	w.next(w.kill("fork"))
 	there := present("fork", principal(acc), acc.UID)
 	there.Card.Meta = map[string]json.RawMessage{"sessionId": json.RawMessage(`"ses_fork"`)}
@@ -124,6 +126,40 @@ func TestFieldF1_AForkInWhichNothingWasSaidIsMadeAgain(t *testing.T) {
 	}
 	if n := len(c.requests()); n != 4 {
 		t.Errorf("%d launches, want 4", n)
+	}
+}
+
+// A host that was away does not know what was said in a fork meanwhile, and a conversation that was cleared is over: what
+// it was forked from would come back as if nothing had happened since, and so would the session before it.
+func TestWhatASeatWasForkedFromDoesNotComeBackInPlaceOfLaterWork(t *testing.T) {
+	w := newWorld(t)
+	c := w.talks(func(f *sdk.ConnectorFacts) { f.SupportsSessionContinuation, f.SupportsFreshStart = true, true })
+	r := newRoster(seat.ViewCurrent)
+	w.withRoster(r)
+	source := "ses_source"
+	fork := func(a *wire.SpawnArgs) { a.Resume = &source }
+	cleared := w.supervised("cleared", 5, fork)
+	tell := func(session string) {
+		there := present("cleared", principal(cleared), cleared.UID)
+		there.Card.Meta = map[string]json.RawMessage{"sessionId": json.RawMessage(session)}
+		r.set(seat.ViewCurrent, there)
+	}
+	tell(`"ses_fork"`)
+	w.next(w.kill("cleared")) // goes on in ses_fork
+	tell(`""`)
+	w.next(w.kill("cleared"))
+	w.supervised("away", 5, fork)
+	r.set(seat.ViewCurrent)
+	w.crash()
+	w.boot()
+	w.next(w.kill("away"))
+	want := [][2]string{{source, ""}, {"", "ses_fork"}, {"", ""}, {source, ""}, {"", ""}}
+	var got [][2]string
+	for _, req := range c.requests() {
+		got = append(got, [2]string{req.Resume, req.Continue})
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("forks and sessions %q, want %q", got, want)
 	}
 }
 

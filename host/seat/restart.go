@@ -1,7 +1,6 @@
 package seat
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,7 +106,7 @@ func (a *actor) restarts(exit sdk.Exit) (yes bool, cause string, err error) {
 	if there.LifecycleUID != row.UID {
 		there = wire.Presence{}
 	}
-	session := cmp.Or(there.Card.MetaString("sessionId"), row.Restart.Session)
+	session := sessionOf(row.Restart, there)
 	switch afterEnd(row, exit, session, now) {
 	case followLoop:
 		a.log.Error("seat ended by itself too often; it is not started again", "restarts", row.Restart.Restarts,
@@ -127,6 +126,7 @@ func (a *actor) restarts(exit sdk.Exit) (yes bool, cause string, err error) {
 	next.Ends = append(within(row.Restart, now), now)
 	next.Exit = lastExit(exit)
 	next.Session = session
+	next.Begun = begun(row.Restart, there, exit.At, a.kept != nil)
 	// Whatever that process said of itself, it said before it ended: its clock is this machine's.
 	next.Floor = max(there.TS, exit.At.UnixMilli())
 	when := "" // at once
@@ -153,6 +153,35 @@ func lastExit(exit sdk.Exit) *sdk.Exit {
 		return essence(exit)
 	}
 	return &exit
+}
+
+// sessionOf is the session that a process worked in, by the last that is known of its life on the mesh. A card that
+// has an empty one says that there is none any more, as behind a conversation that was cleared; one without says nothing.
+func sessionOf(r *journal.Restart, last wire.Presence) string {
+	if _, told := last.Card.Meta[metaSession]; told {
+		return last.Card.MetaString(metaSession)
+	}
+	return r.Session
+}
+
+// metaSession is the key of a card under which a bridge tells the session that its program can be reopened in.
+const metaSession = "sessionId"
+
+// lastWord is how old the last word of a process may be when it ends: nothing was begun between the two.
+const lastWord = 2 * wire.PresenceWindow
+
+// begun reports whether something was said, or may have been, in the fork that a process was which ended at end: then
+// what it was forked from is not forked again, which would pass old work off as the latest. last is the last that is known
+// of its life on the mesh, none when it has no LifecycleUID; ours says that this host launched it and was there all the time.
+func begun(r *journal.Restart, last wire.Presence, end time.Time, ours bool) bool {
+	_, told := last.Card.Meta[metaSession]
+	switch {
+	case r.Begun, r.Session != "", told:
+		return true
+	case last.LifecycleUID == "" || last.TS <= r.Floor: // it was not on the mesh, as far as this host has seen
+		return !ours
+	}
+	return end.Sub(time.UnixMilli(last.TS)) > lastWord
 }
 
 func (s *Set) isClosing() bool {
@@ -252,9 +281,8 @@ func restartDelay(first time.Duration, n int) time.Duration {
 }
 
 // replan is the plan of a process that follows another: that of the first, as far as it is known, without its
-// prompt, in the session that the last one worked in; the session that it was forked from is forked again where nothing
-// was said in the fork. What it needs
-// of this machine is looked for anew.
+// prompt, in the session that the last one worked in; the session that it was forked from is forked again where it is
+// known that nothing was said in the fork. What it needs of this machine is looked for anew.
 func (a *actor) replan(ctx context.Context, row journal.SeatRow) (*plan, error) {
 	profile, err := a.set.profileAgain(a.kept, row)
 	if err != nil {
@@ -269,9 +297,9 @@ func (a *actor) replan(ctx context.Context, row journal.SeatRow) (*plan, error) 
 	if !info.Connector.SupportsSessionContinuation {
 		session, profile.Resume = "", "" // how far it came in its session, nobody knows
 	}
-	if session != "" {
+	if session != "" || row.Restart.Begun {
 		profile.Resume = ""
-	} // else a fork has said nothing yet: it is made again, and does not start blank
+	} // else nothing was said in the fork: it is made again, and does not start blank
 	if session == "" && profile.Resume == "" && !info.Connector.SupportsFreshStart {
 		return nil, fmt.Errorf("connector %s cannot start without a session, and none is known", row.Agent)
 	}

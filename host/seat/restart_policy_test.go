@@ -1,6 +1,7 @@
 package seat
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -98,5 +99,40 @@ func TestRestartDelayGrowsAndIsBounded(t *testing.T) {
 		if got := restartDelay(time.Second, n); got != want {
 			t.Errorf("before process %d: %s, want %s", n, got, want)
 		}
+	}
+}
+
+// A fork is made again where it is known that nothing was said in it, and only there.
+func TestBegun(t *testing.T) {
+	end := time.UnixMilli(1_000_000)
+	word := func(before time.Duration, meta map[string]json.RawMessage) wire.Presence {
+		return wire.Presence{LifecycleUID: "u", TS: end.Add(-before).UnixMilli(), Card: wire.AgentCard{Meta: meta}}
+	}
+	session := func(text string) map[string]json.RawMessage {
+		return map[string]json.RawMessage{metaSession: json.RawMessage(text)}
+	}
+	first := journal.Restart{}
+	for name, c := range map[string]struct {
+		r    journal.Restart
+		last wire.Presence
+		ours bool
+		want bool
+	}{
+		"it was never on the mesh, and this host launched it":         {first, wire.Presence{}, true, false},
+		"an earlier host launched it, and it is not seen":             {first, wire.Presence{}, false, true},
+		"it told of no session up to its end":                         {first, word(time.Second, nil), false, false},
+		"it was last heard of long before its end":                    {first, word(time.Minute, nil), true, true},
+		"it told of a session":                                        {first, word(time.Minute, session(`"s"`)), true, true},
+		"its conversation was cleared":                                {first, word(time.Second, session(`""`)), true, true},
+		"it was to go on in a session and told of none":               {journal.Restart{Session: "s"}, word(time.Second, nil), true, true},
+		"it was begun before":                                         {journal.Restart{Begun: true}, word(time.Second, nil), true, true},
+		"only the process before it was heard of, and it is ours":     {journal.Restart{Floor: end.UnixMilli()}, word(time.Second, nil), true, false},
+		"only the process before it was heard of, by an earlier host": {journal.Restart{Floor: end.UnixMilli()}, word(time.Second, nil), false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := begun(&c.r, c.last, end, c.ours); got != c.want {
+				t.Errorf("%t, want %t", got, c.want)
+			}
+		})
 	}
 }
