@@ -276,9 +276,13 @@ func readChannel(ctx context.Context, a *app, c *cli.Client, q mesh.HistoryQuery
 	}
 	within, cancel := context.WithTimeout(ctx, a.patience(historyWait))
 	defer cancel()
-	msgs, err := c.History(within, q)
+	msgs, cut, err := c.HistoryPage(within, q)
 	if err != nil {
 		return channelError(ctx, c, q.Channel, err)
+	}
+	if cut {
+		fmt.Fprintf(a.errw, "note: these are the latest %d; no more fit into %d MiB. Those before: cotal history %s --number %d --before %d\n",
+			len(msgs), mesh.MaxHistoryBytes>>20, q.Channel, q.Limit-len(msgs), msgs[0].Seq)
 	}
 	printed := map[string]bool{}
 	for _, m := range msgs {

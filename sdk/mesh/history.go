@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -36,18 +37,27 @@ type HistoryQuery struct {
 //
 // Errors: *wire.SubjectError, ErrNotSetUp, ErrUnreachable, ErrNoReply, ErrClosed.
 func (c *Client) History(ctx context.Context, q HistoryQuery) ([]Message, error) {
+	msgs, _, err := c.HistoryPage(ctx, q)
+	return msgs, err
+}
+
+// HistoryPage is History, and reports whether MaxHistoryBytes cut the answer short of q.Limit: earlier messages that
+// were asked for are there, before the first.
+//
+// Errors: those of History.
+func (c *Client) HistoryPage(ctx context.Context, q HistoryQuery) (msgs []Message, cut bool, err error) {
 	if q.Limit <= 0 {
 		q.Limit = DefaultHistory
 	}
 	q.Limit = min(q.Limit, MaxHistory)
 	if !wire.ValidChannel(q.Channel) {
-		return nil, fmt.Errorf("read history: %w", &wire.SubjectError{Op: "build channel filter", Field: "channel", Why: strconv.Quote(q.Channel) + " is not a channel"})
+		return nil, false, fmt.Errorf("read history: %w", &wire.SubjectError{Op: "build channel filter", Field: "channel", Why: strconv.Quote(q.Channel) + " is not a channel"})
 	}
-	msgs, _, _, err := c.history(ctx, q, 0)
+	msgs, _, more, err := c.history(ctx, q, 0)
 	if err != nil {
-		return nil, fmt.Errorf("read history of %s: %w", q.Channel, err)
+		return nil, false, fmt.Errorf("read history of %s: %w", q.Channel, err)
 	}
-	return msgs, nil
+	return msgs, more && len(msgs) < q.Limit, nil
 }
 
 // history reads messages behind the sequence after, and returns the last sequence of the stream too: whatever
@@ -210,12 +220,15 @@ func (r *historyReader) read(ctx context.Context, begin, end, n uint64, q Histor
 	defer sub.Unsubscribe()
 	found := latest{limit: q.Limit}
 	seen := seenIDs{}
-	for size := uint64(historyFirst); n > 0; {
-		batch := min(n, size)
-		read := uint64(0) // bytes of the batch
+	for alone := false; n > 0; {
+		batch := min(n, historyBatch)
 		req := nats.NewMsg("$JS.API.CONSUMER.MSG.NEXT." + r.stream + "." + r.name)
 		req.Reply = inbox
-		req.Data = fmt.Appendf(nil, `{"batch":%d,"no_wait":true}`, batch)
+		req.Data = fmt.Appendf(nil, `{"batch":%d,"no_wait":true,"max_bytes":%d}`, batch, historyBytes)
+		if alone { // the next message is larger than a whole batch may be
+			batch = 1
+			req.Data = []byte(`{"batch":1,"no_wait":true}`)
+		}
 		if err := r.c.nc.PublishMsg(req); err != nil {
 			return nil, false, failure(err)
 		}
@@ -224,7 +237,6 @@ func (r *historyReader) read(ctx context.Context, begin, end, n uint64, q Histor
 			if seq >= end {
 				return false
 			}
-			read += uint64(len(msg.Data))
 			m, err := open(msg.Subject, msg.Data)
 			if err != nil || seq < begin || meta.Timestamp.Before(q.Since) || !seen.first(m.ID) {
 				return true
@@ -240,30 +252,36 @@ func (r *historyReader) read(ctx context.Context, begin, end, n uint64, q Histor
 			break
 		}
 		n -= got
-		size = min(max(historyBytes/max(read/max(got, 1), 1), 1), historyBatch)
+		alone = got == 0
 	}
 	return found.msgs, found.over, nil
 }
 
-// How many messages are asked for at once: first a few, then as many as have about historyBytes by the size of those
-// that came.
+// What is asked for at once, and so under way: so many messages, and of these as many as have historyBytes together.
 const (
-	historyFirst = 16
 	historyBatch = 256
 	historyBytes = 8 << 20
 )
 
-// batch reads the answer to one pull. done: there is nothing more, or take wants no more.
+// tooLarge is how the server describes that the next message of a pull would exceed its bytes.
+const tooLarge = "Message Size Exceeds MaxBytes"
+
+// batch reads the answer to one pull. done: there is nothing more, or take wants no more. A pull that has its bytes is
+// answered with fewer than it wants, and with none when the first message is larger than that.
 func (r *historyReader) batch(ctx context.Context, in chan *nats.Msg, want uint64, take func(*nats.MsgMetadata, *nats.Msg) bool) (got uint64, done bool, err error) {
 	silence := time.NewTimer(requestTimeout)
 	defer silence.Stop()
-	for got < want {
+	for bytes := 0; got < want && bytes != historyBytes; { // of exactly as many the server says nothing
 		select {
 		case msg := <-in:
 			if status := msg.Header.Get("Status"); status != "" && len(msg.Data) == 0 {
 				switch status {
 				case "404", "408":
 					return got, true, nil // no more than that is there
+				case "409":
+					if strings.HasPrefix(msg.Header.Get("Description"), tooLarge) {
+						return got, false, nil
+					}
 				case "503":
 					return got, true, fmt.Errorf("%w: the read was interrupted", ErrNoReply)
 				}
@@ -274,6 +292,7 @@ func (r *historyReader) batch(ctx context.Context, in chan *nats.Msg, want uint6
 				return got, true, fmt.Errorf("%w: %w", ErrBadReply, err)
 			}
 			got++
+			bytes += msg.Size()
 			if !take(meta, msg) {
 				return got, true, nil
 			}
