@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/cotal-ai/cotal-host/host/attach"
+	"github.com/cotal-ai/cotal-host/host/authz"
 	"github.com/cotal-ai/cotal-host/host/broker"
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/host/config"
@@ -262,7 +263,7 @@ func (h *Host) boot(ctx context.Context) error {
 	h.seats = seat.New(seat.Config{
 		InstanceID: h.inst.ID, Space: h.cfg.Space, Epoch: h.inst.Epoch, Root: h.cfg.Root, SeatRoot: h.cfg.SeatRoot,
 		EndedDir: filepath.Join(h.inst.Dir, "ended"), Runtime: h.runtimeName(), Servers: server, MaxSeats: h.cfg.MaxSeats, Cooling: cmp.Or(*h.cfg.Cooling, -1), Journal: h.journal, Goals: h.goals,
-		Plugins: live, Roster: meshView{h.mesh.roster}, Material: material(server, token), Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Agent: settings.DefaultAgent,
+		Plugins: live, Roster: meshView{h.mesh.roster}, Material: material(server, token), Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Policy: authz.Policy{EventsRequired: settings.EventsRequired}, Agent: settings.DefaultAgent,
 	})
 	if rerr != nil {
 		// Seats that live need an owner more than new ones need a runtime: serve what can be served.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"syscall"
@@ -117,6 +118,40 @@ func TestPurge_AsksFirst(t *testing.T) {
 	s = r.runEnv([]string{"COTAL_NO_PROMPT=1"}, "purge")
 	if code, shown := s.wait(); code != 2 {
 		t.Errorf("exit code %d: %q", code, tail(shown))
+	}
+}
+
+func TestAHistoryThatWasCutShortSaysSo(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	w.Start(harness.HostOptions{})
+	c := w.Mesh()
+	large := strings.Repeat("x", 950_000)
+	const n = mesh.MaxHistoryBytes/950_000 + 2
+	for range n {
+		if _, err := c.SendChannel(t.Context(), "team", large); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := w.CLI("history", "team", "--json").OK()
+	got := jsonLines[historyRow](t, r.Stdout)
+	next := fmt.Sprintf("cotal history team --number %d --before %d\n", mesh.DefaultHistory-len(got), got[0].Seq)
+	if len(got) == 0 || len(got) >= n || !strings.HasSuffix(r.Stderr, next) {
+		t.Errorf("%d of %d messages, and %q; want %q", len(got), n, r.Stderr, next)
+	}
+	if r := w.CLI("history", "team", "-n", "2", "--json").OK(); r.Stderr != "" {
+		t.Errorf("of two that were asked for and are there: %q", r.Stderr)
+	}
+}
+
+func TestAWorkspaceThatRequiresEventsStartsNoSeatWithoutThem(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	w.Write(".cotal/config.toml", "eventsRequired = true\n")
+	w.Start(harness.HostOptions{})
+	r := w.CLI("spawn", "--agent", "command", "--name", "mute", "--json", "--", "sleep", "600")
+	if r.Code == 0 || !strings.Contains(r.Stderr, "this space requires them, and the connector has no event channel") {
+		t.Errorf("%v", r)
 	}
 }
 

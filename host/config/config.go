@@ -47,8 +47,10 @@ type Config struct {
 	Cooling  time.Duration // 0..1h; 0: places of short-lived seats are free at once
 	// ResultRetention is how long the data of a goal's result is kept, 1h..2160h.
 	ResultRetention time.Duration
-	DefaultAgent    string   // connector of a spawn for which nobody names one; empty: the built-in
-	SpawnEnv        []string // [spawn] env: names of host variables every agent gets
+	DefaultAgent    string // connector of a spawn for which nobody names one; empty: the built-in
+	// EventsRequired: no seat is started without its event plane.
+	EventsRequired bool
+	SpawnEnv       []string // [spawn] env: names of host variables every agent gets
 	// ModelPolicy is [modelPolicy.<role>]: what seats of a role may run on. Roles that are not in it may run
 	// on anything.
 	ModelPolicy map[string]ModelRule
@@ -69,6 +71,7 @@ type file struct {
 	Cooling      *string `toml:"cooling"`
 	DefaultAgent string  `toml:"defaultAgent"`
 	Results      *string `toml:"resultRetention"`
+	Events       bool    `toml:"eventsRequired"`
 	Spawn        struct {
 		Env []string `toml:"env"`
 	} `toml:"spawn"`
@@ -124,10 +127,10 @@ func Parse(path string, raw []byte) (Config, error) {
 		return Config{}, fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "toml: "))
 	}
 	if unknown := slices.DeleteFunc(md.Undecoded(), ofServer); len(unknown) > 0 {
-		return Config{}, fmt.Errorf("%s: line %d: %s is not a known key; there are maxSeats, cooling, resultRetention, defaultAgent, [spawn] env, [modelPolicy.<role>] models and variants, and [connectors.<name>.mcpServers.<server>]",
+		return Config{}, fmt.Errorf("%s: line %d: %s is not a known key; there are maxSeats, cooling, resultRetention, defaultAgent, eventsRequired, [spawn] env, [modelPolicy.<role>] models and variants, and [connectors.<name>.mcpServers.<server>]",
 			path, lineOf(string(raw), unknown[0]), unknown[0])
 	}
-	out := Config{Path: path, MaxSeats: DefaultMaxSeats, Cooling: DefaultCooling, ResultRetention: wire.ResultRetention, DefaultAgent: in.DefaultAgent, SpawnEnv: in.Spawn.Env}
+	out := Config{Path: path, MaxSeats: DefaultMaxSeats, Cooling: DefaultCooling, ResultRetention: wire.ResultRetention, DefaultAgent: in.DefaultAgent, EventsRequired: in.Events, SpawnEnv: in.Spawn.Env}
 	if in.MaxSeats != nil {
 		if out.MaxSeats = *in.MaxSeats; out.MaxSeats < 1 || out.MaxSeats > MaxMaxSeats {
 			return Config{}, fmt.Errorf("%s: maxSeats: %d is not within 1..%d", path, out.MaxSeats, MaxMaxSeats)

@@ -20,8 +20,8 @@ func TestParse(t *testing.T) {
 	}{
 		"an empty file gives the defaults": {"", Config{MaxSeats: DefaultMaxSeats, Cooling: DefaultCooling}, ""},
 		"every key": {
-			"maxSeats = 3\ncooling = \"1m30s\"\nresultRetention = \"36h\"\ndefaultAgent = \"opencode\"\n[spawn]\nenv = [\"HTTPS_PROXY\", \"_x1\"]\n",
-			Config{MaxSeats: 3, Cooling: 90 * time.Second, ResultRetention: 36 * time.Hour, DefaultAgent: "opencode", SpawnEnv: []string{"HTTPS_PROXY", "_x1"}},
+			"maxSeats = 3\ncooling = \"1m30s\"\nresultRetention = \"36h\"\ndefaultAgent = \"opencode\"\neventsRequired = true\n[spawn]\nenv = [\"HTTPS_PROXY\", \"_x1\"]\n",
+			Config{MaxSeats: 3, EventsRequired: true, Cooling: 90 * time.Second, ResultRetention: 36 * time.Hour, DefaultAgent: "opencode", SpawnEnv: []string{"HTTPS_PROXY", "_x1"}},
 			"",
 		},
 		"what roles may run on": {
@@ -54,6 +54,7 @@ func TestParse(t *testing.T) {
 		"a retention without a unit":     {"\nresultRetention = \"24\"\n", Config{}, `line 2: resultRetention: "24" is not a duration`},
 		"a retention of minutes":         {"resultRetention = \"59m\"\n", Config{}, "not within 1h..2160h"},
 		"a retention without end":        {"resultRetention = \"2161h\"\n", Config{}, "not within 1h..2160h"},
+		"required events in words":       {"\neventsRequired = \"yes\"\n", Config{}, "line 2"},
 		"an empty agent":                 {"defaultAgent = \"\"\n", Config{}, "defaultAgent"},
 		"an agent that is a path":        {"defaultAgent = \"../x\"\n", Config{}, "defaultAgent"},
 		"a variable with a value":        {"[spawn]\nenv = [\"A=1\"]\n", Config{}, `"A=1" is not the name of a variable`},
