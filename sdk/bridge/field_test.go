@@ -2,6 +2,7 @@ package bridge_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,8 +20,20 @@ func TestFieldE7_AStatusFileThatFlickersEndsNoTurn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	_, roster := w.observer()
+	for n := range 20 {
+		if flickers(t, w, roster, fmt.Sprintf("ann%d", n)) {
+			return
+		}
+	}
+	t.Skip("this machine lets nobody write a file every 200 ms for two seconds")
+}
+
+// flickers runs a seat whose status file changes all the time. It reports false when the machine did not let it change
+// all the time: then it stood, and nothing was shown.
+func flickers(t *testing.T, w *world, roster *mesh.Roster, name string) bool {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "status.json")
-	a := w.joined(w.seat("ann"), bridge.Options{StatusFile: file})
+	a := w.joined(w.seat(name), bridge.Options{StatusFile: file})
 	say := func(status string) {
 		t.Helper()
 		text, err := json.Marshal(map[string]any{"status": status, "statusUpdatedAt": time.Now().UnixMilli() + 1})
@@ -38,8 +51,13 @@ func TestFieldE7_AStatusFileThatFlickersEndsNoTurn(t *testing.T) {
 	await(t, roster, "a turn", func(p wire.Presence) bool { return p.Card.ID == a.l.ID && p.Status == wire.StatusWorking })
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(1800 * time.Millisecond); time.Now().Before(end); <-tick.C { // three looks at the file
+	last := time.Now()
+	for end := last.Add(1800 * time.Millisecond); time.Now().Before(end); <-tick.C { // three looks at the file
 		say("idle")
+		if time.Since(last) > 200*time.Millisecond { // well below the time between two looks
+			return false
+		}
+		last = time.Now()
 		if p, _ := roster.View().Row(a.l.ID); p.Status != wire.StatusWorking {
 			t.Fatalf("it is shown %s by %s in the middle of its turn", p.Status, by(p))
 		}
@@ -48,6 +66,7 @@ func TestFieldE7_AStatusFileThatFlickersEndsNoTurn(t *testing.T) {
 	if by(p) != bridge.ByFile {
 		t.Errorf("it is known by %q", by(p))
 	}
+	return true
 }
 
 // TestFieldE9_BeingThereIsNotGettingOn: a program of which nothing is heard is there all the same, and its record says

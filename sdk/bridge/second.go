@@ -104,14 +104,14 @@ func fileSays(s State, f filed) State {
 // look amends the state while the bridge lives. What a file says counts when it says so twice: hook and file of the
 // same moment come one after the other.
 func (b *Bridge) look() {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
+	pause := time.NewTimer(lookEvery) // behind each look: those of a ticker that is late come right after each other
+	defer pause.Stop()
 	var before filed
-	for {
+	for ; ; pause.Reset(lookEvery) {
 		select {
 		case <-b.ctx.Done():
 			return
-		case <-tick.C:
+		case <-pause.C:
 		}
 		var f, now filed
 		if b.opts.StatusFile != "" {
