@@ -116,13 +116,30 @@ func TestACopyIsAsOldAsItsSource(t *testing.T) {
 }
 
 func TestSocketsAreInThePlaceThatIsShortEnough(t *testing.T) {
+	run, err := os.MkdirTemp("", "pr") // short, for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(run) })
+	file, locked := filepath.Join(run, "file"), filepath.Join(run, "locked")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Mkdir(locked, 0o500)); err != nil {
+		t.Fatal(err)
+	}
 	deep, uid := "/"+strings.Repeat("d", 110), os.Geteuid()
+	other := fmt.Sprintf("/t/cotal-%d/s-", uid)
+	behindLocked := other
+	if uid == 0 { // nothing is locked for root
+		behindLocked = locked + "/cotal/s-"
+	}
 	for name, c := range map[string]struct{ dir, xdg, tmp, want string }{
-		"beside what they are for":                              {"/seat", "/run/u", "/t", "/seat/x.sock"},
-		"elsewhere in the runtime directory":                    {deep, "/run/u", "/t", "/run/u/cotal/s-"},
-		"without one in the temporary directory":                {deep, "", "/t", fmt.Sprintf("/t/cotal-%d/s-", uid)},
-		"the runtime directory is too deep":                     {deep, deep, "/t", fmt.Sprintf("/t/cotal-%d/s-", uid)},
-		"the runtime directory is relative":                     {deep, "run", "/t", fmt.Sprintf("/t/cotal-%d/s-", uid)},
+		"beside what they are for":                              {"/seat", run, "/t", "/seat/x.sock"},
+		"elsewhere in the runtime directory":                    {deep, run, "/t", run + "/cotal/s-"},
+		"without one in the temporary directory":                {deep, "", "/t", other},
+		"the runtime directory is too deep":                     {deep, deep, "/t", other},
+		"the runtime directory is relative":                     {deep, "run", "/t", other},
+		"the runtime directory is set and not there":            {deep, run + "/gone", "/t", other},
+		"the runtime directory is a file":                       {deep, file, "/t", other},
+		"nothing can be made in the runtime directory":          {deep, locked, "/t", behindLocked},
 		"nothing is said of either":                             {deep, "", "", fmt.Sprintf("/tmp/cotal-%d/s-", uid)},
 		"nothing is short enough, and the refusal says the fix": {deep, deep, deep, ""},
 	} {
@@ -134,8 +151,8 @@ func TestSocketsAreInThePlaceThatIsShortEnough(t *testing.T) {
 		case c.want != "" && (err != nil || !strings.HasPrefix(path, c.want) || len(path) >= private.SocketRoom):
 			t.Errorf("%s: %s, %v, want %s", name, path, err, c.want)
 		}
-		other, _ := private.SocketPath(c.dir, "y.sock", func(key string) string { return env[key] })
-		if c.want != "" && other == path {
+		second, _ := private.SocketPath(c.dir, "y.sock", func(key string) string { return env[key] })
+		if c.want != "" && second == path {
 			t.Errorf("%s: two sockets are at %s", name, path)
 		}
 	}

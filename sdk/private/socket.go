@@ -20,7 +20,9 @@ const SocketRoom = 100
 
 // RuntimeDir is where this user's sockets are that have no place elsewhere: $XDG_RUNTIME_DIR/cotal, else cotal-<uid>
 // in the system's temporary directory; the first that is absolute and leaves room for a path that goes on with longest,
-// as in "/seats/0123456789abcdef.sock". It makes nothing: Dir does. getenv is os.Getenv where it is nil.
+// as in "/seats/0123456789abcdef.sock". An XDG_RUNTIME_DIR that is not there, or in which this user can make nothing, is
+// passed over: behind su, a logout or in a container the variable may be what is left of it. RuntimeDir makes nothing: Dir
+// does. getenv is os.Getenv where it is nil.
 //
 // The error names the places and the fix.
 func RuntimeDir(longest string, getenv func(string) string) (string, error) {
@@ -36,13 +38,20 @@ func RuntimeDir(longest string, getenv func(string) string) (string, error) {
 		temp = "/tmp"
 	}
 	places = append(places, filepath.Join(temp, "cotal-"+strconv.Itoa(os.Geteuid())))
-	for _, dir := range places {
-		if Fits(dir + longest) {
+	for i, dir := range places {
+		if Fits(dir+longest) && (i == len(places)-1 || writable(filepath.Dir(dir))) {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("no directory for sockets: %v must be absolute and leave a socket path under %d bytes; set XDG_RUNTIME_DIR to a short private directory",
+	return "", fmt.Errorf("no directory for sockets: %v must be absolute and leave a socket path under %d bytes; set XDG_RUNTIME_DIR to a short private directory that is there",
 		places, SocketRoom)
+}
+
+// writable reports whether a directory is there in which this user can make another one.
+func writable(dir string) bool {
+	const search, write = 1, 2
+	st, err := os.Stat(dir)
+	return err == nil && st.IsDir() && syscall.Access(dir, write|search) == nil
 }
 
 // Fits reports whether a socket can be made at a path.
