@@ -31,14 +31,31 @@ export default async function (pi: any) {
     if (m.error) w.reject(new Error(m.error.message));
     else w.resolve(m.result);
   };
-  const send = (m: object) => server.stdin.write(JSON.stringify({ jsonrpc: "2.0", ...m }) + "\n");
+  // To one that has ended a write fails without an event: only what is called back knows.
+  const send = (m: any) => server.stdin.write(JSON.stringify({ jsonrpc: "2.0", ...m }) + "\n", (e: any) => {
+    if (!e) return;
+    waiting.get(m.id)?.reject(new Error("cotal-bridge is away; try again"));
+    waiting.delete(m.id);
+  });
   const call = (method: string, params: object) =>
     new Promise<any>((resolve, reject) => {
       waiting.set(++last, { resolve, reject });
       send({ id: last, method, params });
     });
   let latest = ""; // event that was told last
+  let told = Promise.resolve();
+  const hook = (name: string, text: () => string) => {
+    told = told.then(() => new Promise((done) => run(["hook", name], text(), 3000, () => done())));
+  };
+  let began = 0;
+  let pause = 500;
+  const later = () => {
+    if (closed) return;
+    pause = Date.now() - began > 60_000 ? 1000 : Math.min(2 * pause, 30_000); // one that ends at once waits longer each time
+    setTimeout(again, pause).unref();
+  };
   const start = async () => {
+    began = Date.now();
     server = spawn(bridge, ["mcp", "--silence", "0"], { stdio: ["pipe", "pipe", "ignore"] });
     server.stdin.on("error", end);
     createInterface({ input: server.stdout }).on("line", heard);
@@ -46,11 +63,11 @@ export default async function (pi: any) {
     exited.then(end);
     await call("initialize", { protocolVersion: "2025-06-18", capabilities: {}, clientInfo: { name: "pi", version: "1" } });
     send({ method: "notifications/initialized" });
-    exited.then(() => closed || setTimeout(again, 1000).unref());
+    exited.then(later);
   };
   const again = () => {
     if (closed) return;
-    start().then(() => latest && run(["hook", "status"], latest, 3000, () => {}), () => closed || setTimeout(again, 1000).unref());
+    start().then(() => latest && hook("status", () => latest), later);
   };
   await start();
   for (const tool of (await call("tools/list", {})).tools) {
@@ -66,12 +83,11 @@ export default async function (pi: any) {
   }
 
   // State: one after the other, as it happened, and on standard input: every user of the machine can read arguments.
-  let told = Promise.resolve();
   const tell = (ctx: any, status: string, more: object = {}, name = "status") => {
     if (closed) return;
     const event = { status, session: session(ctx), model: ctx.model && `${ctx.model.provider}/${ctx.model.id}`, ...more };
     const text = (latest = JSON.stringify(event));
-    told = told.then(() => new Promise((done) => run(["hook", name], text, 3000, () => done())));
+    hook(name, () => text);
   };
   // One in which nothing was said has no file: nobody could go on with it.
   const session = (ctx: any) => (existsSync(ctx.sessionManager.getSessionFile() ?? "") ? ctx.sessionManager.getSessionId() : undefined);
