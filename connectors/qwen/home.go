@@ -24,12 +24,14 @@ const (
 	settingsFile = "settings.json"
 	mcpFile      = "mcp.json"
 	inputFile    = "input.jsonl"
-	serverName   = "cotal" // the bridge among the MCP servers; its tools are called mcp__cotal__*
+	loginFile    = "oauth_creds.json"
+	loginLink    = "qwen-login" // to the user's login: the program puts a file in place of the link that it reads
+	serverName   = "cotal"      // the bridge among the MCP servers; its tools are called mcp__cotal__*
 	maxSettings  = 1 << 20
 )
 
 // links are what of the user's configuration a seat sees as it is: his login, and what he wrote for his agents.
-var links = []string{"oauth_creds.json", ".env", "QWEN.md", "AGENTS.md", "output-language.md", "agents", "commands", "extensions", "skills"}
+var links = []string{loginFile, ".env", "QWEN.md", "AGENTS.md", "output-language.md", "agents", "commands", "extensions", "skills"}
 
 // hooks are what the bridge is told of, and which of them bring messages to the agent.
 var hooks = []struct {
@@ -50,22 +52,20 @@ var hooks = []struct {
 	{"SessionEnd", false},
 }
 
-// userDir is the user's configuration directory, as the program finds it; "" where nothing says it.
-func userDir(env []string) string {
-	if dir := sdk.Getenv(env, homeEnv); dir != "" {
-		return dir
+// userDir is the user's configuration directory, as the program finds it, but that the program takes a path from where
+// it was started, or with a tilde, and a seat has no such place. Errors: ErrInvalid.
+func userDir(env []string) (string, error) {
+	name, dir := homeEnv, sdk.Getenv(env, homeEnv)
+	if dir == "" {
+		if name, dir = "HOME", sdk.Getenv(env, "HOME"); dir == "" {
+			return "", sdk.Errorf(sdk.ErrInvalid, "Qwen Code keeps its sessions in the home of its user: set HOME, or %s, where the host is started", homeEnv)
+		}
+		dir = filepath.Join(dir, ".qwen")
 	}
-	if home := sdk.Getenv(env, "HOME"); home != "" {
-		return filepath.Join(home, ".qwen")
+	if !filepath.IsAbs(dir) {
+		return "", sdk.Errorf(sdk.ErrInvalid, "%s is %q where the host is started: a seat takes an absolute path, which begins with /", name, sdk.Getenv(env, name))
 	}
-	return ""
-}
-
-func runtimeDir(env []string) string {
-	if dir := sdk.Getenv(env, runtimeEnv); dir != "" {
-		return dir
-	}
-	return userDir(env)
+	return dir, nil
 }
 
 // readSettings reads the user's settings. Errors: ErrInvalid (no JSON, or with comments in it).
@@ -125,6 +125,7 @@ func servers(req sdk.LaunchRequest) (map[string]server, error) {
 // home is what a launch writes: the seat's configuration directory, and its MCP servers.
 type home struct {
 	req      sdk.LaunchRequest
+	user     string // the user's configuration directory
 	bridge   cmdline.Bridge
 	settings map[string]any // the user's
 	servers  map[string]server
@@ -138,6 +139,10 @@ func (h home) path(name ...string) string {
 func (h home) names() []string { return slices.Sorted(maps.Keys(h.servers)) }
 
 func (h home) furnish() error {
+	// The bridge needs hooks. Where the user has turned all of them off, there are none but the bridge's.
+	if off, ok := h.settings["disableAllHooks"]; ok && off != false {
+		delete(h.settings, "hooks")
+	}
 	for _, name := range []string{"mcpServers", "mcp", "disableAllHooks"} {
 		delete(h.settings, name)
 	}
@@ -167,12 +172,18 @@ func (h home) furnish() error {
 		return err
 	}
 	for _, name := range links {
-		from, to := filepath.Join(userDir(h.req.BaseEnv), name), h.path(homeDir, name)
+		from := filepath.Join(h.user, name)
 		if _, err := os.Stat(from); err != nil {
 			continue
 		}
-		if err := os.Symlink(from, to); err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("link %s: %w", name, err)
+		to := []string{h.path(homeDir, name)}
+		if name == loginFile {
+			to = append(to, h.path(loginLink))
+		}
+		for _, to := range to {
+			if err := os.Symlink(from, to); err != nil && !errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("link %s: %w", name, err)
+			}
 		}
 	}
 	return nil

@@ -13,7 +13,10 @@ import (
 // ListModels lists the models of the user's settings: the program has no list of its own. Errors: ErrUnavailable
 // (there are no settings, or none are in them).
 func (c *Connector) ListModels(_ context.Context, q sdk.ModelQuery) (sdk.ModelCatalog, error) {
-	dir := userDir(q.BaseEnv)
+	dir, err := userDir(q.BaseEnv)
+	if err != nil {
+		return sdk.ModelCatalog{}, sdk.Errorf(sdk.ErrUnavailable, "%v", err)
+	}
 	catalog := sdk.ModelCatalog{Source: "modelProviders of " + filepath.Join(dir, settingsFile)}
 	var in struct {
 		Providers map[string][]struct {

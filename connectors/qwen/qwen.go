@@ -6,6 +6,7 @@
 package qwen
 
 import (
+	"cmp"
 	"context"
 	"path/filepath"
 	"regexp"
@@ -75,10 +76,13 @@ func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.L
 		return sdk.LaunchSpec{}, err
 	}
 	h := home{req: req}
+	if h.user, err = userDir(req.BaseEnv); err != nil {
+		return sdk.LaunchSpec{}, err
+	}
 	if h.bridge, err = c.bridge.Find(req.BaseEnv); err != nil {
 		return sdk.LaunchSpec{}, err
 	}
-	if h.settings, err = readSettings(userDir(req.BaseEnv)); err != nil {
+	if h.settings, err = readSettings(h.user); err != nil {
 		return sdk.LaunchSpec{}, err
 	}
 	if h.servers, err = servers(req); err != nil {
@@ -87,7 +91,7 @@ func (c *Connector) BuildLaunch(_ context.Context, req sdk.LaunchRequest) (sdk.L
 	if err := h.furnish(); err != nil {
 		return sdk.LaunchSpec{}, err
 	}
-	spec := sdk.LaunchSpec{Path: binary, Env: req.Environment(homeEnv+"="+h.path(homeDir), runtimeEnv+"="+runtimeDir(req.BaseEnv))}
+	spec := sdk.LaunchSpec{Path: binary, Env: req.Environment(homeEnv+"="+h.path(homeDir), runtimeEnv+"="+cmp.Or(sdk.Getenv(req.BaseEnv, runtimeEnv), h.user))}
 	// The command of the package is a process in front of the program that signals do not pass.
 	if dir, _ := program.NPMPackage(binary, func(name string) bool { return name == packageName }); dir != "" {
 		spec.Path, spec.Args = "/usr/bin/env", []string{"node", "--expose-gc", filepath.Join(dir, "cli.js")}
@@ -124,9 +128,6 @@ func check(req sdk.LaunchRequest, opt options) error {
 	}
 	if err := req.CheckSession(sessionID, "session of Qwen Code; `qwen --resume` lists yours, with ids such as 3f0c1c4e-8a55-4a0c-9d0a-2f6b1c8e7d90"); err != nil {
 		return err
-	}
-	if userDir(req.BaseEnv) == "" {
-		return sdk.Errorf(sdk.ErrInvalid, "Qwen Code keeps its sessions in the home of its user: set HOME, or %s, where the host is started", homeEnv)
 	}
 	for _, arg := range []struct{ name, text string }{{"prompt", req.Prompt}, {"persona", req.Persona}, {"model", req.Model}} {
 		if strings.Contains(arg.text, "\x00") || len(arg.text) > maxArg {

@@ -57,6 +57,20 @@ func TestTheModelsAreThoseOfTheUsersSettings(t *testing.T) {
 	}
 }
 
+// Settings of wherever the plugin runs were read, and a path with a tilde was one to nothing: the seat had no login.
+func TestAConfigurationDirectoryThatIsNoPlaceIsRefused(t *testing.T) {
+	t.Chdir(t.TempDir())
+	put(t, settingsFile, `{"modelProviders":{"openai":[{"id":"of-the-working-directory"}]}}`)
+	for _, env := range [][]string{nil, {homeEnv + "=~/mine"}, {homeEnv + "=mine"}, {"HOME=."}} {
+		if dir, err := userDir(env); !errors.Is(err, sdk.ErrInvalid) {
+			t.Errorf("%q: %q, %v; want it refused", env, dir, err)
+		}
+		if got, err := (&Connector{}).ListModels(t.Context(), sdk.ModelQuery{BaseEnv: env}); !errors.Is(err, sdk.ErrUnavailable) {
+			t.Errorf("%q: models %+v, %v; want none", env, got, err)
+		}
+	}
+}
+
 func TestASharedServerWithoutItsVariableIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, sdk.MCPServersFile), []byte(`{"mcpServers":{"files":{"command":"files-mcp","args":["${TOKEN}"]}}}`), 0o600); err != nil {
