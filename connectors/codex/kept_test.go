@@ -106,6 +106,54 @@ func TestASeatWhoseRecordOfASocketIsDamagedIsCleanedUp(t *testing.T) {
 	}
 }
 
+// Plugins are upgraded under seats that run: what one of another version has open is not known, and must not go.
+func TestWhatASeatHasOpenThatIsNotUnderstoodIsKept(t *testing.T) {
+	root, seats := t.TempDir(), t.TempDir()
+	c := &Connector{now: func() time.Time { return time.Now().Add(100 * 24 * time.Hour) }}
+	if err := c.Configure(t.Context(), sdk.PluginConfig{SeatRoot: seats}); err != nil {
+		t.Fatal(err)
+	}
+	const id = "0199a213-81c0-7800-8aa1-000000000001"
+	path := filepath.Join(storeDir(root), "2026", "01", "02", "rollout-2026-01-02T10-00-00-"+id+".jsonl")
+	dir := filepath.Join(seats, "one", "launch")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600), os.MkdirAll(dir, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	p := plan.Plan{Version: plan.Version, Binary: "/b", Home: "/h", Store: storeDir(root), Cwd: "/c", Action: plan.ActionNew}
+	next := p
+	next.Version++
+	for _, c2 := range []struct {
+		name  string
+		plan  plan.Plan
+		noted bool
+		stays bool
+	}{
+		{"a seat whose plan is of another version", next, true, true},
+		{"a seat that has not noted what it works in", p, false, true},
+		{"a seat that works in another one", p, true, false},
+	} {
+		if err := errors.Join(private.WriteJSON(filepath.Join(dir, planFile), c2.plan), os.RemoveAll(filepath.Join(dir, plan.SessionsName))); err != nil {
+			t.Fatal(err)
+		}
+		if c2.noted {
+			if err := plan.NoteSession(dir, "0199a213-81c0-7800-8aa1-000000000002"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		gone := filepath.Join(seats, "gone", "launch")
+		report, err := c.Reap(t.Context(), sdk.LeftoverRequest{Dir: gone, WorkspaceRoot: root})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(path); (err == nil) != c2.stays {
+			t.Errorf("%s: the session: %v, want there: %v", c2.name, err, c2.stays)
+		}
+		if said := strings.Join(report.Evidence, "\n"); strings.Contains(said, "no session is removed") != c2.stays {
+			t.Errorf("%s: the report says %s", c2.name, said)
+		}
+	}
+}
+
 // A seat whose program ended goes on with its session: behind its end that is as good as new.
 func TestTheSessionOfASeatThatEndsIsRenewed(t *testing.T) {
 	root, dir := t.TempDir(), t.TempDir()

@@ -66,7 +66,8 @@ func (c *Connector) renew(req sdk.LeftoverRequest, left *sdk.Leftovers) {
 	if req.WorkspaceRoot == "" {
 		return
 	}
-	for _, id := range plan.SessionsOf(req.Dir, planFile) {
+	ids, _ := plan.SessionsOf(req.Dir, planFile) // one that was never launched has none
+	for _, id := range ids {
 		if !sessionID.MatchString(id) {
 			continue
 		}
@@ -78,8 +79,8 @@ func (c *Connector) renew(req sdk.LeftoverRequest, left *sdk.Leftovers) {
 	}
 }
 
-// prune bounds the sessions of a workspace, of which those that a live seat has open are in the same place. What could
-// not be removed is for the next time.
+// prune bounds the sessions of a workspace, of which those that a live seat has open are in the same place. As long as it
+// is not known of a seat which those are, none is removed. What could not be removed is for the next time.
 func (c *Connector) prune(req sdk.LeftoverRequest, left *sdk.Leftovers) {
 	if req.WorkspaceRoot == "" || c.seatRoot == "" { // who lives is not known
 		return
@@ -89,12 +90,16 @@ func (c *Connector) prune(req sdk.LeftoverRequest, left *sdk.Leftovers) {
 		now = time.Now
 	}
 	var open []string
+	var unknown error
 	looked := false
 	needed := func(path string) bool {
 		if !looked { // once the sessions are listed: one that is opened later is not old
-			open, looked = c.open(filepath.Base(req.Dir)), true
+			looked = true
+			if open, unknown = c.open(filepath.Base(req.Dir)); unknown != nil {
+				left.Say("no session is removed: it is not known what a seat has open: %v", unknown)
+			}
 		}
-		return slices.ContainsFunc(open, func(id string) bool { return strings.HasSuffix(path, "-"+id+".jsonl") }) || speaksOf(path, open)
+		return unknown != nil || slices.ContainsFunc(open, func(id string) bool { return strings.HasSuffix(path, "-"+id+".jsonl") }) || speaksOf(path, open)
 	}
 	pruned, err := c.config.Prune(req.WorkspaceRoot, store, now(), needed, "*", "*", "*", "rollout-*.jsonl")
 	if len(pruned) > 0 {
@@ -123,14 +128,20 @@ func speaksOf(path string, ids []string) bool {
 	return slices.ContainsFunc(ids, func(id string) bool { return strings.Contains(head, id) })
 }
 
-// open are the sessions of the seats that are there. launch is what their launches' directories are called.
-func (c *Connector) open(launch string) []string {
-	plans, _ := filepath.Glob(kept.Pattern(c.seatRoot, "*", kept.Literal(launch), planFile))
+// open are the sessions of the seats that are there. launch is what their launches' directories are called. The error says
+// that there may be others; a launch that goes meanwhile is none.
+func (c *Connector) open(launch string) ([]string, error) {
+	plans, err := filepath.Glob(kept.Pattern(c.seatRoot, "*", kept.Literal(launch), planFile))
+	errs := []error{err}
 	var ids []string
 	for _, path := range plans {
-		ids = append(ids, plan.SessionsOf(filepath.Dir(path), planFile)...)
+		of, err := plan.SessionsOf(filepath.Dir(path), planFile)
+		if _, serr := os.Lstat(path); serr == nil {
+			errs = append(errs, err)
+		}
+		ids = append(ids, of...)
 	}
-	return ids
+	return ids, errors.Join(errs...)
 }
 
 // listens says whether a process has a socket open. Only a refusal and a missing file are proof that none has.

@@ -4,6 +4,7 @@ package plan
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -117,14 +118,17 @@ func NoteSession(dir, id string) error {
 	return nil
 }
 
-// SessionsOf are the sessions that the launch in dir begins with or has worked in. What cannot be read names none.
-func SessionsOf(dir, planFile string) []string {
+// SessionsOf are the sessions that the launch in dir begins with or has worked in. With an error they are those that are
+// known, and there may be others: its plan is of another version, or it has noted none yet.
+func SessionsOf(dir, planFile string) ([]string, error) {
 	var ids []string
-	if p, err := Read(filepath.Join(dir, planFile)); err == nil && p.Session != "" {
+	p, err := Read(filepath.Join(dir, planFile))
+	if err == nil && p.Session != "" {
 		ids = append(ids, p.Session)
 	}
-	if text, err := os.ReadFile(filepath.Join(dir, SessionsName)); err == nil {
-		ids = append(ids, strings.Fields(string(text))...)
+	text, rerr := os.ReadFile(filepath.Join(dir, SessionsName))
+	if rerr != nil {
+		rerr = fmt.Errorf("read sessions of a launch: %w", rerr)
 	}
-	return ids
+	return append(ids, strings.Fields(string(text))...), errors.Join(err, rerr)
 }
