@@ -89,10 +89,12 @@ func (b Bounds) Surplus(all []Session, now time.Time, needed func(path string) b
 }
 
 // Prune removes what Surplus names of the sessions in a store, a directory below the workspace such as
-// .cotal/demo/sessions, and directories that are empty then. elem are patterns of filepath.Glob, one for each level of the
-// store. A link there leads to what is somebody else's, and nothing behind it is removed.
+// .cotal/demo/sessions, copies beside them that were cut short more than a day ago, and directories that are empty then.
+// elem are patterns of filepath.Glob, one for each level of the store. A link there leads to what is somebody else's, and
+// nothing behind it is removed.
 //
-// needed is asked after the sessions were listed, and one that was taken up meanwhile stays. It returns what it removed.
+// needed is asked after the sessions were listed, and one that was taken up meanwhile stays. It returns the sessions that it
+// removed.
 // Errors are those of the file system; the rest is pruned all the same.
 func (b Bounds) Prune(workspace, store string, now time.Time, needed func(path string) bool, elem ...string) (removed []string, err error) {
 	base, err := filepath.EvalSymlinks(workspace)
@@ -100,9 +102,52 @@ func (b Bounds) Prune(workspace, store string, now time.Time, needed func(path s
 		return nil, fmt.Errorf("prune sessions: %w", err)
 	}
 	root := filepath.Join(base, store)
-	paths, err := filepath.Glob(Pattern(root, elem...))
+	all, err := list(root, elem)
 	if err != nil {
 		return nil, fmt.Errorf("prune sessions: %w", err)
+	}
+	cut, err := list(root, append(slices.Clone(elem[:len(elem)-1]), private.Unfinished))
+	if err != nil {
+		return nil, fmt.Errorf("prune sessions: %w", err)
+	}
+	cut = slices.DeleteFunc(cut, func(s Session) bool { return now.Sub(s.Time) < settled })
+	var errs []error
+	remove := func(s Session) bool {
+		if at, ok := timeOf(s.Path); !ok || !at.Equal(s.Time) {
+			return false
+		}
+		if err := os.Remove(s.Path); err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+			return false
+		}
+		for dir := filepath.Dir(s.Path); within(root, dir); dir = filepath.Dir(dir) {
+			if os.Remove(dir) != nil { // there is something in it
+				break
+			}
+		}
+		return true
+	}
+	for _, s := range cut {
+		remove(s)
+	}
+	for _, s := range b.Surplus(all, now, needed) {
+		if remove(s) {
+			removed = append(removed, s.Path)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return removed, fmt.Errorf("prune sessions: %w", err)
+	}
+	return removed, nil
+}
+
+// list is what there is below root that is a file and behind no link.
+func list(root string, elem []string) ([]Session, error) {
+	paths, err := filepath.Glob(Pattern(root, elem...))
+	if err != nil {
+		return nil, err
 	}
 	var all []Session
 	for _, path := range paths {
@@ -113,28 +158,7 @@ func (b Bounds) Prune(workspace, store string, now time.Time, needed func(path s
 			all = append(all, Session{path, at})
 		}
 	}
-	var errs []error
-	for _, s := range b.Surplus(all, now, needed) {
-		if at, ok := timeOf(s.Path); !ok || !at.Equal(s.Time) {
-			continue
-		}
-		if err := os.Remove(s.Path); err != nil {
-			if !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
-			continue
-		}
-		removed = append(removed, s.Path)
-		for dir := filepath.Dir(s.Path); within(root, dir); dir = filepath.Dir(dir) {
-			if os.Remove(dir) != nil { // there is something in it
-				break
-			}
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return removed, fmt.Errorf("prune sessions: %w", err)
-	}
-	return removed, nil
+	return all, nil
 }
 
 func within(root, dir string) bool {

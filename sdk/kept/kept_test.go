@@ -114,6 +114,34 @@ func TestPruningRemovesFilesAndTheirEmptyDirectories(t *testing.T) {
 	}
 }
 
+// A connector that is killed while it copies leaves as much as the whole conversation, under a name that nobody looks for.
+func TestCopiesThatWereCutShortDoNotStay(t *testing.T) {
+	root := t.TempDir()
+	alone, beside, session := filepath.Join(root, "a", ".new-1"), filepath.Join(root, "b", ".new-2"), filepath.Join(root, "b", "1.jsonl")
+	for _, path := range []string{alone, beside, session} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		when  string
+		now   time.Time
+		stays bool
+	}{
+		{"while it may still be written", time.Now().Add(23 * time.Hour), true},
+		{"a day later", time.Now().Add(25 * time.Hour), false},
+	} {
+		if removed, err := (kept.Bounds{}).Prune(root, ".", c.now, nil, "*", "*.jsonl"); err != nil || len(removed) != 0 {
+			t.Errorf("%s: sessions that are removed: %v, %v", c.when, removed, err)
+		}
+		for path, there := range map[string]bool{filepath.Dir(alone): c.stays, beside: c.stays, session: true} {
+			if _, err := os.Lstat(path); (err == nil) != there {
+				t.Errorf("%s: %s: %v, want there: %v", c.when, path, err, there)
+			}
+		}
+	}
+}
+
 // A session that somebody goes on with after a long time is as good as new, and no later than it was for whoever looks
 // for the latest of several.
 func TestARenewedSessionIsNotOld(t *testing.T) {

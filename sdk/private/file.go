@@ -78,9 +78,12 @@ func CopyFile(from *os.File, to string) error {
 	})
 }
 
+// Unfinished is the pattern of what files are called that are not in their place yet: a writer that is killed leaves one.
+const Unfinished = ".new-*"
+
 // write fills a file beside path and puts it in its place.
 func write(path string, fill func(*os.File) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // 0600
+	f, err := os.CreateTemp(filepath.Dir(path), Unfinished) // 0600
 	if err != nil {
 		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
 	}
