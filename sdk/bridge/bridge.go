@@ -92,6 +92,7 @@ type Bridge struct {
 	order     []string // of the channels, as they were joined
 	model     string   // as the program said
 	session   string
+	cleared   bool      // while session is "": clearedBehind
 	lately    time.Time // when a hook last told anything
 	latest    int64     // of what hooks told, by the program's clock (Event.At)
 	active    time.Time // the same of its work: no notification, which also tells that nobody does anything
@@ -337,7 +338,7 @@ func (b *Bridge) appear(ctx context.Context) error {
 // told adds to a card what the program said of itself.
 func (b *Bridge) told(card *wire.AgentCard) {
 	b.mu.Lock()
-	model, session := b.model, b.session
+	model, session, cleared := b.model, b.session, b.cleared
 	_, by := shownStatus(b.state, b.heard, b.claim)
 	b.mu.Unlock()
 	if card.Meta = maps.Clone(card.Meta); card.Meta == nil {
@@ -353,6 +354,9 @@ func (b *Bridge) told(card *wire.AgentCard) {
 	}
 	delete(card.Meta, "sessionId") // it may be another one now, of which nothing was said yet
 	set("sessionId", session)
+	if session == "" && cleared { // whoever starts the program again is not to take the last one that he knows of
+		card.Meta["sessionId"] = json.RawMessage(`""`)
+	}
 	delete(card.Meta, wire.MetaStateBy) // what was known may be supposed again
 	set(wire.MetaStateBy, by)
 }
@@ -481,6 +485,7 @@ func (b *Bridge) onFrame(f frame) (a answer, items []item) {
 		b.woken = time.Time{}
 	}
 	b.model, b.session = first(f.Event.Model, b.model), sessionOf(b.session, f.Event)
+	b.cleared = clearedBehind(b.cleared, f.Event)
 	switch word(f.Event.Name) {
 	case "sessionstart":
 		if !before.Turn || before.Gone {

@@ -296,6 +296,21 @@ func sessionOf(known string, e Event) string {
 	return first(e.Session, known)
 }
 
+// clearedBehind reports whether the session that was there before an event was put away by a person: it is not to be
+// reopened, and there is no other yet.
+func clearedBehind(cleared bool, e Event) bool {
+	if word(e.Name) != "sessionstart" {
+		return cleared
+	}
+	switch word(e.Source) {
+	case "clear":
+		return true
+	case "startup", "resume":
+		return false
+	}
+	return cleared
+}
+
 // overtaken reports whether an event says what is over: programs do not wait for the hook of a notification, so that
 // those of what happened afterwards may be here first. latest is the greatest At so far.
 func overtaken(e Event, latest int64) bool {

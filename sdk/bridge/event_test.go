@@ -129,6 +129,25 @@ func TestWhichSessionAProgramCanBeReopenedIn(t *testing.T) {
 	}
 }
 
+func TestWhetherASessionWasCleared(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		before     bool
+		hook, text string
+		want       bool
+	}{
+		{"one that begins was not", false, "SessionStart", `{"source":"startup"}`, false},
+		{"one that a person clears", false, "SessionStart", `{"source":"clear"}`, true},
+		{"what is told afterwards leaves it so", true, "Notification", `{}`, true},
+		{"compacting is no clearing", false, "SessionStart", `{"source":"compact"}`, false},
+		{"another one that is opened then", true, "SessionStart", `{"source":"resume"}`, false},
+	} {
+		if got := clearedBehind(c.before, ParseEvent(c.hook, []byte(c.text))); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
 func TestAStatusOfAProviderHasACode(t *testing.T) {
 	for status, want := range map[int]string{
 		0: "", 200: "", 400: "request", 401: "auth", 402: "billing", 403: "auth", 404: "model", 422: "request", 429: "rate_limit",

@@ -111,6 +111,10 @@ func TestFieldF2_ASessionInWhichNothingWasSaidIsToldToNobody(t *testing.T) {
 	tells("its turn ends", wire.StatusIdle, "s1")
 	hook(t, a.l, "SessionStart", `{"session_id":"s2","source":"clear"}`, false)
 	tells("it is cleared", wire.StatusIdle, "")
+	// Not as before: who would start the program again knows the last one, and that one is left.
+	await(t, roster, "the one that was cleared is taken back", func(p wire.Presence) bool {
+		return p.Card.ID == a.l.ID && string(p.Card.Meta["sessionId"]) == `""`
+	})
 }
 
 // TestFieldE14_AMessageSentAgainIsReadOnce, also when the first one was read in between; and until it was read, it is
