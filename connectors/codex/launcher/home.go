@@ -116,9 +116,16 @@ func copyRules(from, to string) error {
 
 // bring copies a session of the operator's own to those of the seats, with its time: the program forks what it finds by
 // its id, and the operator's home is not looked into. A copy that was made before and has fallen behind is replaced; one in
-// which somebody went on is not.
+// which somebody went on is not. One that is of the seats already is renewed: however old it is, who prunes them at this
+// moment lets it stay until the program has it.
 func bring(p plan.Plan) error {
-	if p.Action != plan.ActionFork || strings.HasPrefix(p.Rollout, p.Store+string(filepath.Separator)) {
+	if strings.HasPrefix(p.Rollout, p.Store+string(filepath.Separator)) {
+		if err := kept.Renew(p.Rollout); err != nil && !errors.Is(err, fs.ErrNotExist) { // the program says of one that it is gone
+			return err
+		}
+		return nil
+	}
+	if p.Action != plan.ActionFork {
 		return nil
 	}
 	if err := bringFile(p); err != nil {

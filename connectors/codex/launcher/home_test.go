@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -121,6 +122,23 @@ func TestASessionOfTheOperatorIsCopiedToBeForked(t *testing.T) {
 		}
 		if got, err := os.ReadFile(copied); err != nil || string(got) != text {
 			t.Errorf("%s is now %q, %v", name, got, err)
+		}
+	}
+}
+
+// A session that is old enough to be pruned may be looked at just now by who prunes: he passes over what has changed.
+func TestAnOldSessionThatIsTakenUpIsRenewed(t *testing.T) {
+	store := t.TempDir()
+	path := filepath.Join(store, "rollout-2026-01-02T10-00-00-x.jsonl")
+	for _, action := range []plan.Action{plan.ActionFork, plan.ActionOpen} {
+		if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		if err := bring(plan.Plan{Action: action, Store: store, Session: "x", Rollout: path}); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 { // what renews it also closes it
+			t.Errorf("%s: it is %v, %v", action, st, err)
 		}
 	}
 }
