@@ -39,6 +39,7 @@ type storeConfig struct {
 	AllowDirect       bool            `json:"allow_direct"`
 	DenyDelete        bool            `json:"deny_delete"`
 	DenyPurge         bool            `json:"deny_purge"`
+	AllowMsgTTL       bool            `json:"allow_msg_ttl,omitempty"`
 	Mirror            json.RawMessage `json:"mirror,omitempty"`
 	Sources           json.RawMessage `json:"sources,omitempty"`
 }
@@ -77,6 +78,7 @@ func recordStores(space string) (map[string]storeConfig, error) {
 		c := plain
 		c.Name, c.Subjects, c.MaxMsgsPerSubject = wire.BucketStream(name), []string{wire.BucketSubject(name, ">")}, 1
 		c.AllowDirect = bucket == wire.BucketRecords
+		c.AllowMsgTTL = bucket == wire.BucketAuth // rows of credentials end with them
 		stores[string(bucket)] = c
 	}
 	return stores, nil

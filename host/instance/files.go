@@ -101,7 +101,11 @@ func ownerOf(st fs.FileInfo) int {
 
 // readPrivate reads a small file that is ours alone. A missing file is fs.ErrNotExist; everything
 // else that is wrong with it is a *FileError that carries fix.
-func readPrivate(path, fix string) ([]byte, error) {
+func readPrivate(path, fix string) ([]byte, error) { return ReadPrivate(path, maxFile, fix) }
+
+// ReadPrivate reads a file that is ours alone, of at most limit bytes. A missing file is fs.ErrNotExist;
+// everything else that is wrong with it is a *FileError that carries fix.
+func ReadPrivate(path string, limit int64, fix string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -125,13 +129,13 @@ func readPrivate(path, fix string) ([]byte, error) {
 	case st.Mode().Perm()&0o077 != 0:
 		err = fmt.Errorf("mode %04o lets other users in", st.Mode().Perm())
 		fix = "check it, then: chmod 600 " + path
-	case st.Size() > maxFile:
+	case st.Size() > limit:
 		err = fmt.Errorf("%d bytes is too large for what it should hold", st.Size())
 	}
 	if err != nil {
 		return nil, &FileError{Path: path, Err: err, Fix: fix}
 	}
-	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	raw, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err != nil {
 		return nil, &FileError{Path: path, Err: err, Fix: fix}
 	}

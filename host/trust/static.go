@@ -1,0 +1,138 @@
+package trust
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/nats-io/nkeys"
+
+	"github.com/cotal-ai/cotal-host/host/bus"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+)
+
+// StaticConfig of a Static.
+type StaticConfig struct {
+	Keys *Keyring
+	// Instance is the id of this host's instance, and Endpoint what it serves; default manager.
+	Instance, Endpoint string
+	// Commands are what it serves, describe included.
+	Commands []string
+	// Reach is how the broker is reached: URL or InProcess, and Log. Whatever says who connects is replaced.
+	Reach bus.Config
+	Log   hclog.Logger
+	// Now is the clock; default time.Now.
+	Now func() time.Time
+}
+
+// Static is the authority of a space whose keys are this workspace's own.
+type Static struct {
+	cfg StaticConfig
+	// turn admits one mint under a gate at a time: each one writes the gate, and they would all lose but one.
+	turns turns
+	// pushing admits one push of the account at a time, so that an older one never arrives last.
+	pushing chan struct{}
+}
+
+var _ Authority = (*Static)(nil)
+
+// NewStatic returns the authority. It reaches for nothing yet.
+func NewStatic(cfg StaticConfig) (*Static, error) {
+	if cfg.Endpoint == "" {
+		cfg.Endpoint = wire.EndpointManager
+	}
+	if cfg.Log == nil {
+		cfg.Log = hclog.NewNullLogger()
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	switch {
+	case cfg.Keys == nil:
+		return nil, errors.New("open authority: no keys")
+	case !wire.ValidUID(cfg.Instance):
+		return nil, fmt.Errorf("open authority: instance id %q is not 26 to 32 characters [a-z0-9]", cfg.Instance)
+	case !wire.ValidEndpoint(cfg.Endpoint):
+		return nil, fmt.Errorf("open authority: endpoint %q is not labels joined by dots", cfg.Endpoint)
+	}
+	for _, cmd := range cfg.Commands {
+		if !wire.ValidCommand(cmd) {
+			return nil, fmt.Errorf("open authority: command %q is not 1 to 32 characters [a-z0-9-]", cmd)
+		}
+	}
+	return &Static{cfg: cfg, turns: turns{}.init(), pushing: make(chan struct{}, 1)}, nil
+}
+
+// Space is the space of the keys.
+func (a *Static) Space() string { return a.cfg.Keys.space }
+
+// NewKey makes a user key.
+func (a *Static) NewKey() (Key, error) {
+	kp, err := nkeys.CreateUser()
+	if err != nil {
+		return Key{}, fmt.Errorf("make key: %w", err)
+	}
+	defer kp.Wipe()
+	pub, err := kp.PublicKey()
+	if err != nil {
+		return Key{}, fmt.Errorf("make key: %w", err)
+	}
+	seed, err := kp.Seed()
+	if err != nil {
+		return Key{}, fmt.Errorf("make key: %w", err)
+	}
+	return Key{Public: pub, Seed: seed}, nil
+}
+
+// Principal is local.<nkey>.
+func (a *Static) Principal(public string) wire.Principal {
+	return wire.Principal{Owner: wire.OwnerLocal, Actor: public}
+}
+
+// own is the life of this host's instance.
+func (a *Static) own() Life { return Life{UID: a.cfg.Instance, Endpoint: a.cfg.Endpoint} }
+
+// dial opens a one-shot connection with a credential.
+func (a *Static) dial(ctx context.Context, c Credential) (*bus.Bus, error) {
+	cfg := a.cfg.Reach
+	cfg.Token, cfg.TokenFile, cfg.CredsFile = "", "", ""
+	cfg.Credentials, cfg.OneShot, cfg.Name = c, true, "cotal-host "+string(c.Profile)
+	cfg.OnState = func(bool, string) {} // it is gone in a moment
+	if cfg.Log == nil {
+		cfg.Log = a.cfg.Log
+	}
+	b, err := bus.Connect(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect as %s: %w", c.Profile, err)
+	}
+	return b, nil
+}
+
+// turns is one token for each gate.
+type turns struct {
+	mu   chan struct{}
+	gate map[string]chan struct{}
+}
+
+func (turns) init() turns {
+	return turns{mu: make(chan struct{}, 1), gate: map[string]chan struct{}{}}
+}
+
+// take waits for the turn under a gate and returns the end of it.
+func (t turns) take(ctx context.Context, gate string) (func(), error) {
+	t.mu <- struct{}{}
+	c, ok := t.gate[gate]
+	if !ok {
+		c = make(chan struct{}, 1)
+		t.gate[gate] = c
+	}
+	<-t.mu
+	select {
+	case c <- struct{}{}:
+		return func() { <-c }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
