@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 
@@ -43,8 +44,8 @@ func (g *grants) subscribe(s ...string) { g.sub = append(g.sub, s...) }
 func (g *grants) p(tail string) string { return "cotal." + g.space + "." + tail }
 
 // stream is the name of a stream, and kv that of the stream behind a bucket; key is a key of a bucket.
-func (g *grants) stream(s string) string     { return s + "_" + g.space }
-func (g *grants) kv(b wire.Bucket) string    { return wire.BucketStream(g.bucket(b)) }
+func (g *grants) stream(s string) string      { return s + "_" + g.space }
+func (g *grants) kv(b wire.Bucket) string     { return wire.BucketStream(g.bucket(b)) }
 func (g *grants) bucket(b wire.Bucket) string { return "cotal_" + string(b) + "_" + g.space }
 func (g *grants) key(b wire.Bucket, key string) string {
 	return wire.BucketSubject(g.bucket(b), key)
@@ -248,9 +249,15 @@ func (g *grants) purger() {
 	}
 }
 
-// call lets a caller call one command of an endpoint, in one mode, on every rail of the unversioned kind.
-// target is what stands for the target in a grant: nothing, *, an owner, three tokens.
-func (g *grants) call(endpoint, command string, mode wire.Authz, target string) {
+// rails a caller may use: any one instance, one that it names, all of them.
+var (
+	oneByOne = []string{"one.%s.", "inst.%s.*."}
+	allRails = []string{"one.%s.", "inst.%s.*.", "all.%s."}
+)
+
+// call lets a caller call one command of an endpoint, in one mode, on rails of the unversioned kind. target is
+// what stands for the target in a grant: nothing, *, an owner, three tokens.
+func (g *grants) call(rails []string, endpoint, command string, mode wire.Authz, target string) {
 	tail := command + "."
 	if mode != wire.AuthzNone {
 		tail += string(mode) + "."
@@ -259,11 +266,9 @@ func (g *grants) call(endpoint, command string, mode wire.Authz, target string) 
 		tail += target + "."
 	}
 	tail += triple(g.holder) + ".*"
-	g.publish(
-		g.p("ep.one."+endpoint+"."+tail),
-		g.p("ep.all."+endpoint+"."+tail),
-		g.p("ep.inst."+endpoint+".*."+tail),
-	)
+	for _, rail := range rails {
+		g.publish(g.p("ep." + fmt.Sprintf(rail, endpoint) + tail))
+	}
 }
 
 // answers is what comes back to a caller: replies, and the progress of its goals.
@@ -290,17 +295,17 @@ func (g *grants) agent() {
 	g.speak()
 	g.present()
 	me := wire.Principal{Owner: g.holder.Owner, Actor: g.holder.Actor}
-	g.call("*", wire.CmdDescribe, wire.AuthzNone, "")
+	g.call(allRails, "*", wire.CmdDescribe, wire.AuthzNone, "")
 	manager := wire.EndpointManager
 	for _, cmd := range agentSelf {
-		g.call(manager, cmd, wire.AuthzSelf, "")
+		g.call(oneByOne, manager, cmd, wire.AuthzSelf, "")
 	}
 	if g.scope.Spawn {
 		for _, cmd := range agentSpawn {
-			g.call(manager, cmd, wire.AuthzNone, "")
+			g.call(oneByOne, manager, cmd, wire.AuthzNone, "")
 		}
 		for _, cmd := range agentSpawnedBy {
-			g.call(manager, cmd, wire.AuthzOwner, g.holder.Owner)
+			g.call(oneByOne, manager, cmd, wire.AuthzOwner, g.holder.Owner)
 		}
 	}
 
@@ -357,12 +362,12 @@ func (g *grants) operator() {
 	g.present()
 	g.publish(g.p("chat." + g.holder.Principal() + ".>"))
 	// The person at the machine: every command of every endpoint, in each mode that no redemption is needed for.
-	g.call("*", "*", wire.AuthzNone, "")
-	g.call("*", "*", wire.AuthzSelf, "")
+	g.call(allRails, "*", "*", wire.AuthzNone, "")
+	g.call(allRails, "*", "*", wire.AuthzSelf, "")
 	for _, mode := range []wire.Authz{wire.AuthzOwner, wire.AuthzAny, wire.AuthzChild, wire.AuthzLedger} {
-		g.call("*", "*", mode, "*")
+		g.call(allRails, "*", "*", mode, "*")
 	}
-	g.call("*", "*", wire.AuthzExact, "*.*.*")
+	g.call(allRails, "*", "*", wire.AuthzExact, "*.*.*")
 	g.subscribe(g.p("epe.>"))
 	// The sessions it is granted: their ids are secrets.
 	e := wire.EndpointToken(g.endpoint)

@@ -31,7 +31,9 @@ var (
 const brokerFile = "broker.json"
 
 // accountFile is the name of a space's account. Its key is the space in hex, so that no two spaces share one.
-func accountFile(space string) string { return "account." + hex.EncodeToString([]byte(space)) + ".json" }
+func accountFile(space string) string {
+	return "account." + hex.EncodeToString([]byte(space)) + ".json"
+}
 
 // revocationSlack is how long a revocation outlives the longest credential, for clocks that differ.
 const revocationSlack = 10 * time.Minute
@@ -48,7 +50,9 @@ type keyPair struct {
 	Public string    `json:"public"`
 	Seed   string    `json:"seed"`
 	Since  time.Time `json:"since"`
-	// Retired is when a signing key was replaced: it still verifies, and signs no more.
+	// Pending: no server knows it yet, so that it must not sign. Retired is when a signing key was replaced: it
+	// still verifies, and signs no more.
+	Pending bool       `json:"pending,omitempty"`
 	Retired *time.Time `json:"retired,omitempty"`
 }
 
@@ -56,7 +60,20 @@ type keyPair struct {
 // are signed by its signing keys.
 type accountRef struct {
 	Public  string    `json:"public"`
-	Signing []keyPair `json:"signing"` // the last one signs
+	Signing []keyPair `json:"signing"` // one of them is neither pending nor retired, and signs
+}
+
+func (a accountRef) signer() (keyPair, error) {
+	var found []keyPair
+	for _, p := range a.Signing {
+		if !p.Pending && p.Retired == nil {
+			found = append(found, p)
+		}
+	}
+	if len(found) != 1 {
+		return keyPair{}, fmt.Errorf("an account has %d keys that sign, not one", len(found))
+	}
+	return found[0], nil
 }
 
 // spaceKeys is the content of account.<key>.json.
@@ -228,8 +245,8 @@ func checkAccount(a accountRef) error {
 	if !nkeys.IsValidPublicAccountKey(a.Public) {
 		return errors.New("an account key is not valid")
 	}
-	if len(a.Signing) == 0 || a.Signing[len(a.Signing)-1].Retired != nil {
-		return errors.New("an account has no signing key")
+	if _, err := a.signer(); err != nil {
+		return err
 	}
 	for _, p := range a.Signing {
 		if err := checkPair(p, nkeys.IsValidPublicAccountKey, nkeys.PrefixByteAccount); err != nil {
@@ -356,32 +373,67 @@ func prunedRevocations(all map[string]int64, now time.Time) map[string]int64 {
 	return kept
 }
 
-// Rotate gives the space a new signing key. Keys that were replaced longer ago than any credential lives are
-// dropped; the one that is replaced now still verifies what it signed. With drop all replaced keys go at once:
-// whatever they signed is refused from the next push on, and its connections are ended.
-func (k *Keyring) Rotate(ctx context.Context, drop bool) error {
-	now := k.now()
+// Rotate gives the space a new signing key, which signs as soon as every server knows it (Activate, after a push).
+// The one that is replaced still verifies what it signed, for as long as any of that lives; keys that were replaced
+// longer ago are dropped. A rotation that is pending already is the one.
+func (k *Keyring) Rotate(ctx context.Context) error {
 	fresh, err := k.newPair(nkeys.CreateAccount)
 	if err != nil {
 		return err
 	}
+	fresh.Pending = true
 	err = k.change(ctx, func(s *spaceKeys) (bool, error) {
-		var kept []keyPair
-		for _, p := range s.Account.Signing {
-			if p.Retired == nil {
-				p.Retired = &fresh.Since
-			}
-			if !drop && now.Sub(*p.Retired) <= MaxLife+revocationSlack {
-				kept = append(kept, p)
-			}
+		signing := living(s.Account.Signing, k.now())
+		if slices.ContainsFunc(signing, func(p keyPair) bool { return p.Pending }) {
+			return false, nil
 		}
-		s.Account.Signing = append(kept, fresh)
+		s.Account.Signing = append(signing, fresh)
 		return true, nil
 	})
 	if err != nil {
 		return fmt.Errorf("rotate signing key: %w", err)
 	}
 	return fpKeyRotated.Hit()
+}
+
+// Activate makes a pending signing key the one that signs, if it is among those that every server knows now.
+func (k *Keyring) Activate(ctx context.Context, known []string) error {
+	return k.change(ctx, func(s *spaceKeys) (bool, error) {
+		i := slices.IndexFunc(s.Account.Signing, func(p keyPair) bool { return p.Pending && slices.Contains(known, p.Public) })
+		if i < 0 {
+			return false, nil
+		}
+		now := k.now().UTC().Truncate(time.Second)
+		for j := range s.Account.Signing {
+			if p := &s.Account.Signing[j]; j != i && p.Retired == nil {
+				p.Retired = &now
+			}
+		}
+		s.Account.Signing[i].Pending = false
+		return true, nil
+	})
+}
+
+// Drop takes every replaced signing key away at once: whatever they signed is refused from the next push on,
+// and its connections are ended.
+func (k *Keyring) Drop(ctx context.Context) error {
+	err := k.change(ctx, func(s *spaceKeys) (bool, error) {
+		kept := slices.DeleteFunc(slices.Clone(s.Account.Signing), func(p keyPair) bool { return p.Retired != nil })
+		changed := len(kept) != len(s.Account.Signing)
+		s.Account.Signing = kept
+		return changed, nil
+	})
+	if err != nil {
+		return fmt.Errorf("drop replaced signing keys: %w", err)
+	}
+	return nil
+}
+
+// living are the keys that may have signed something that lives.
+func living(all []keyPair, now time.Time) []keyPair {
+	return slices.DeleteFunc(slices.Clone(all), func(p keyPair) bool {
+		return p.Retired != nil && now.Sub(*p.Retired) > MaxLife+revocationSlack
+	})
 }
 
 // Bundle is what a broker has to know, all of it public.
@@ -392,6 +444,8 @@ type Bundle struct {
 	Account       string // public key of the space's account
 	// Accounts are the JWTs, by public key.
 	Accounts map[string]string
+	// Signing are the public keys that may sign users of the space, pending ones included.
+	Signing []string
 }
 
 // Bundle signs the operator's own token and those of its accounts.
@@ -427,6 +481,7 @@ func (k *Keyring) Bundle() (Bundle, error) {
 	acc.Limits.DisallowBearer = true
 	for _, p := range s.Account.Signing {
 		acc.SigningKeys.Add(p.Public)
+		out.Signing = append(out.Signing, p.Public)
 	}
 	for nkey, at := range prunedRevocations(s.Revoked, k.now()) {
 		acc.RevokeAt(nkey, time.Unix(at, 0))
@@ -458,7 +513,11 @@ func (k *Keyring) sign(c *jwt.UserClaims, system bool) (string, error) {
 		}
 		ref = s.Account
 	}
-	kp, err := nkeys.FromSeed([]byte(ref.Signing[len(ref.Signing)-1].Seed))
+	signer, err := ref.signer()
+	if err != nil {
+		return "", fmt.Errorf("sign credential: %w", err)
+	}
+	kp, err := nkeys.FromSeed([]byte(signer.Seed))
 	if err != nil {
 		return "", fmt.Errorf("sign credential: %w", err)
 	}

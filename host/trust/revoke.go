@@ -167,6 +167,9 @@ func (a *Static) push(ctx context.Context, sys *bus.System) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrUnverified, err)
 	}
+	if err := a.cfg.Keys.Activate(ctx, b.Signing); err != nil {
+		return 0, err
+	}
 	return n, nil
 }
 

@@ -192,5 +192,7 @@ func HealthOf(issued, expires, now time.Time) Health {
 	return Healthy
 }
 
-var _ bus.Credentials = (*Standing)(nil)
-var _ bus.Credentials = Credential{}
+var (
+	_ bus.Credentials = (*Standing)(nil)
+	_ bus.Credentials = Credential{}
+)

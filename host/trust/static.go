@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -83,7 +84,7 @@ func (a *Static) NewKey() (Key, error) {
 	if err != nil {
 		return Key{}, fmt.Errorf("make key: %w", err)
 	}
-	return Key{Public: pub, Seed: seed}, nil
+	return Key{Public: pub, Seed: bytes.Clone(seed)}, nil // what it returned is wiped with the pair
 }
 
 // Principal is local.<nkey>.

@@ -1,0 +1,301 @@
+package trust
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	natsd "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/cotal-ai/cotal-host/host/bus"
+	"github.com/cotal-ai/cotal-host/sdk/failpoint"
+	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
+)
+
+// ends waits until a connection has been ended by the broker.
+func ends(t *testing.T, c *client, limit time.Duration) {
+	t.Helper()
+	select {
+	case <-c.closed:
+	case <-time.After(busy.Limit(limit)):
+		t.Fatal("the connection lives on")
+	}
+}
+
+// proves: SLOT-7
+func TestARevokedCredentialIsDeadAtOnceLiveConnectionsIncluded(t *testing.T) {
+	r := newRig(t)
+	uid, other := r.activate(), r.activate()
+	one, two := r.mint(Request{Profile: Agent, UID: uid}), r.mint(Request{Profile: Agent, UID: uid})
+	sister := r.mint(Request{Profile: Agent, UID: other})
+	a, b, sis := r.dial(one), r.dial(two), r.dial(sister)
+	if v, err := r.auth.Live(t.Context(), r.auth.Principal(one.Public)); v != Live || err != nil {
+		t.Errorf("before: %s, %v", v, err)
+	}
+	got, err := r.auth.Revoke(t.Context(), Life{UID: uid})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"local." + one.Public, "local." + two.Public}
+	slices.Sort(want)
+	if got.Credentials != 2 || !slices.Equal(got.Holders, want) || got.Servers != 1 {
+		t.Errorf("revoked %+v", got)
+	}
+	ends(t, a, 5*time.Second)
+	ends(t, b, 5*time.Second)
+	for _, c := range []Credential{one, two} {
+		if _, err := dialAs(r.br.URL(), c); !errors.Is(err, nats.ErrAuthorization) && !errors.Is(err, nats.ErrAuthRevoked) {
+			t.Errorf("a new connection with a revoked credential: %v", err)
+		}
+		if v, err := r.auth.Live(t.Context(), r.auth.Principal(c.Public)); v != Gone || err != nil {
+			t.Errorf("after: %s, %v", v, err)
+		}
+	}
+	for id, row := range r.ledger(Life{UID: uid}) {
+		if row.State != wire.CredentialRevoked {
+			t.Errorf("row %s is %s", id, row.State)
+		}
+	}
+	if refused := sis.take(t); len(refused) != 0 {
+		t.Errorf("a sister was struck: %v", refused)
+	}
+	if again, err := r.auth.Revoke(t.Context(), Life{UID: uid}); err != nil || again.Credentials != 2 {
+		t.Errorf("again: %+v, %v", again, err)
+	}
+	if none, err := r.auth.Revoke(t.Context(), Life{UID: wire.NewUID()}); err != nil || none.Credentials != 0 {
+		t.Errorf("a life without credentials: %+v, %v", none, err)
+	}
+}
+
+// What a revocation that was cut short has left is gone on with, from each of its steps.
+func TestARevocationThatWasCutShortIsGoneOnWith(t *testing.T) {
+	defer failpoint.Disarm()
+	r := newRig(t)
+	for _, fp := range []string{"host.revoke.rows", "host.trust.keys-revoked", "host.revoke.pushed", "host.revoke.evicted"} {
+		uid := r.activate()
+		c := r.mint(Request{Profile: Agent, UID: uid})
+		cl := r.dial(c)
+		must(t, failpoint.Arm(fp+"=1*error(cut)"))
+		if _, err := r.auth.Revoke(t.Context(), Life{UID: uid}); err == nil {
+			t.Fatalf("%s: nothing was cut", fp)
+		}
+		failpoint.Disarm()
+		if got, err := r.auth.Revoke(t.Context(), Life{UID: uid}); err != nil || got.Credentials != 1 {
+			t.Errorf("%s: again: %+v, %v", fp, got, err)
+		}
+		ends(t, cl, 5*time.Second)
+		if _, err := dialAs(r.br.URL(), c); err == nil {
+			t.Errorf("%s: the credential works", fp)
+		}
+	}
+}
+
+// The servers keep what was revoked: after a restart nobody has to tell them again.
+func TestWhatWasRevokedStaysRevokedWhenTheBrokerComesBack(t *testing.T) {
+	r := newRig(t)
+	uid := r.activate()
+	c := r.mint(Request{Profile: Agent, UID: uid})
+	_, err := r.auth.Revoke(t.Context(), Life{UID: uid})
+	must(t, err)
+	b, err := r.keys.Bundle()
+	must(t, err)
+	ac, err := jwt.DecodeAccountClaims(b.Accounts[b.Account])
+	must(t, err)
+	uc, err := jwt.DecodeUserClaims(c.token)
+	must(t, err)
+	if !ac.IsClaimRevoked(uc) {
+		t.Error("the account that the next broker is given allows it")
+	}
+}
+
+// proves: CRED-25
+func TestAKeyThatWasDroppedEndsWhatItSigned(t *testing.T) {
+	r := newRig(t)
+	old := r.dial(r.mint(Request{Profile: Observer}))
+	must(t, r.keys.Rotate(t.Context()))
+	if _, err := r.auth.PushAccount(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fresh := r.dial(r.mint(Request{Profile: Observer}))
+	if refused := old.take(t); len(refused) != 0 {
+		t.Errorf("a credential of the key before was refused: %v", refused)
+	}
+	// The next rotation drops both.
+	must(t, r.keys.Rotate(t.Context()))
+	if _, err := r.auth.PushAccount(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	must(t, r.keys.Drop(t.Context()))
+	if _, err := r.auth.PushAccount(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ends(t, old, 5*time.Second)
+	ends(t, fresh, 5*time.Second)
+	r.dial(r.mint(Request{Profile: Observer})).take(t)
+}
+
+// cluster is two embedded servers that share the operator, and its clients.
+func (r *rig) cluster() []*natsd.Server {
+	t := r.t
+	b, err := r.keys.Bundle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	op, err := jwt.DecodeOperatorClaims(b.OperatorToken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var servers []*natsd.Server
+	for i := range 2 {
+		res, err := natsd.NewDirAccResolver(t.TempDir(), 0, time.Minute, natsd.NoDelete)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for acc, token := range b.Accounts {
+			if err := res.Store(acc, token); err != nil {
+				t.Fatal(err)
+			}
+		}
+		opts := &natsd.Options{
+			ServerName: fmt.Sprint("s", i), Host: "127.0.0.1", Port: natsd.RANDOM_PORT, NoSigs: true, NoLog: true, MaxControlLine: wire.MaxControlLine,
+			TrustedOperators: []*jwt.OperatorClaims{op}, SystemAccount: b.System, AccountResolver: res,
+			Cluster: natsd.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: natsd.RANDOM_PORT, PoolSize: -1},
+		}
+		if i > 0 {
+			opts.Routes = []*url.URL{{Scheme: "nats", Host: servers[0].ClusterAddr().String()}}
+		}
+		s, err := natsd.NewServer(opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+		if !s.ReadyForConnections(busy.Limit(10 * time.Second)) {
+			t.Fatal("a server does not start")
+		}
+		servers = append(servers, s)
+	}
+	for begin := time.Now(); servers[0].NumRoutes() == 0 || servers[1].NumRoutes() == 0; {
+		if busy.Over(begin, 10*time.Second) {
+			t.Fatal("the servers do not find each other")
+		}
+		time.Sleep(5 * time.Millisecond) // the servers tell nobody when they have
+	}
+	return servers
+}
+
+// proves: SLOT-7
+func TestARevocationIsProvedOnEveryServer(t *testing.T) {
+	r := newRig(t)
+	servers := r.cluster()
+	uid := r.activate()
+	c := r.mint(Request{Profile: Agent, UID: uid})
+	b, err := r.keys.Bundle()
+	must(t, err)
+	evictor, _, err := r.auth.draft(Request{Profile: Evictor})
+	must(t, err)
+	over := func(i int, do func(context.Context, *bus.System) error) error {
+		t.Helper()
+		cl, err := bus.Connect(t.Context(), bus.Config{URL: servers[i].ClientURL(), Credentials: evictor, OneShot: true})
+		must(t, err)
+		defer cl.Close()
+		return do(t.Context(), cl.System())
+	}
+	var conns []*client
+	for _, s := range servers {
+		cl, err := dialAs(s.ClientURL(), c)
+		must(t, err)
+		t.Cleanup(func() { cl.Close(); <-cl.closed })
+		conns = append(conns, cl)
+	}
+	// Each server is asked over the other one, too.
+	for i := range servers {
+		err := over(i, func(ctx context.Context, sys *bus.System) error {
+			found, n, err := r.auth.connected(ctx, sys, b.Account, []string{c.Public})
+			if err == nil && (n != 2 || len(found) != 2 || found[0].Server == found[1].Server) {
+				t.Errorf("over server %d: %d servers, connections %+v", i, n, found)
+			}
+			return err
+		})
+		must(t, err)
+	}
+	// The ledger of this space is on the rig's own broker; what is proved here is what the servers do.
+	must(t, r.keys.Revoke(t.Context(), c.Public))
+	err = over(1, func(ctx context.Context, sys *bus.System) error {
+		n, err := r.auth.push(ctx, sys)
+		if err == nil && n != 2 {
+			t.Errorf("%d servers took it, want 2", n)
+		}
+		return err
+	})
+	must(t, err)
+	for i, cl := range conns {
+		ends(t, cl, 5*time.Second)
+		if _, err := dialAs(servers[i].ClientURL(), c); err == nil {
+			t.Errorf("server %d takes a revoked credential", i)
+		}
+	}
+	// A server that is gone is not a server that agreed.
+	servers[1].Shutdown()
+	err = over(0, func(ctx context.Context, sys *bus.System) error {
+		_, err := sys.Servers(ctx)
+		return err
+	})
+	if err != nil && !errors.Is(err, bus.ErrIncomplete) {
+		t.Errorf("with one server gone: %v", err)
+	}
+}
+
+// A server that cannot be asked makes the answer unknown, never gone.
+func TestAServerThatDoesNotAnswerMakesTheVerdictUnknown(t *testing.T) {
+	r := newRig(t)
+	c := r.mint(Request{Profile: Observer})
+	r.br.Shutdown()
+	v, err := r.auth.Live(t.Context(), r.auth.Principal(c.Public))
+	if v != Unknown || err == nil {
+		t.Errorf("%s, %v", v, err)
+	}
+	if v, err := r.auth.Live(t.Context(), wire.Principal{Owner: "local", Actor: "manager"}); v != Unknown || !errors.Is(err, ErrUnverified) {
+		t.Errorf("a principal without a key: %s, %v", v, err)
+	}
+}
+
+// What another authority made cannot be ended by its key, and is not said to be.
+func TestAForeignHolderIsNeverSaidToBeEnded(t *testing.T) {
+	r := newRig(t)
+	uid := r.activate()
+	row := wire.CredentialRow{
+		CredentialID: "sha256-x", HolderPrincipal: "local.somebody", LifecycleUID: uid, SourceChain: []string{"root"},
+		State: wire.CredentialActive, Exp: time.Now().Add(time.Hour).UnixMilli(),
+	}
+	p, err := row.Encode()
+	must(t, err)
+	r.rows(Life{UID: uid}, func(ctx context.Context, rec *bus.Records) error {
+		_, err := rec.CreateFor(ctx, row.Key(), p, time.Hour)
+		return err
+	})
+	_, err = r.auth.Revoke(t.Context(), Life{UID: uid})
+	if !errors.Is(err, ErrUnverified) || !strings.Contains(err.Error(), "local.somebody") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestARowEndsWithItsCredential(t *testing.T) {
+	r := newRig(t)
+	uid := r.activate()
+	r.mint(Request{Profile: Agent, UID: uid, Life: time.Second})
+	for begin := time.Now(); len(r.ledger(Life{UID: uid})) > 0; {
+		if busy.Over(begin, 15*time.Second) {
+			t.Fatal("the row stays")
+		}
+		time.Sleep(50 * time.Millisecond) // the broker forgets it by its own clock
+	}
+}
