@@ -358,3 +358,14 @@ func LifecycleKey(p Principal) Key {
 
 // SessionKey is the ledger row of a session.
 func SessionKey(sessionID string) Key { return Key{Kind: KindSession, Qualifiers: []string{sessionID}} }
+
+// Kinds lists the kinds of keys that live in a bucket, each once.
+func Kinds(b Bucket) []string {
+	var out []string
+	for _, f := range keyForms {
+		if f.bucket == b && !slices.Contains(out, f.kind) {
+			out = append(out, f.kind)
+		}
+	}
+	return out
+}
