@@ -77,3 +77,8 @@ func (r *Records) writeFor(ctx context.Context, what string, key wire.Key, value
 	}
 	return ack.Seq, nil
 }
+
+// Make makes the bucket of leases, unless it is there: with a credential that may, ahead of those that hold leases.
+//
+// Errors: as of the operations.
+func (l *Leases) Make(ctx context.Context) error { return l.open(ctx) }

@@ -120,6 +120,14 @@ func (r *rig) setUp() {
 		if _, err := b.Records(ctx, space, nothing, anything); err != nil {
 			return err
 		}
+		ls, err := b.Leases(bus.LeasesConfig{Space: space, Known: nothing, Made: anything})
+		if err != nil {
+			return err
+		}
+		defer ls.Close()
+		if err := ls.Make(ctx); err != nil {
+			return err
+		}
 		return b.SetUpMessaging(ctx, space, nothing, anything)
 	})
 	if err != nil {
