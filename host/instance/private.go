@@ -69,3 +69,13 @@ func LockPrivate(ctx context.Context, path string) (unlock func(), err error) {
 		}
 	}
 }
+
+// Identity reads the id that the hosts of a workspace have, without being one. Errors: fs.ErrNotExist (it never had a
+// host), a *FileError.
+func Identity(root string) (string, error) {
+	rec, err := readRecord(filepath.Join(DirOf(root), instanceName))
+	if err != nil {
+		return "", fmt.Errorf("read identity: %w", err)
+	}
+	return rec.InstanceID, nil
+}

@@ -144,11 +144,20 @@ func (a *Static) markRevoked(ctx context.Context, rec *bus.Records, key wire.Key
 // Errors: ErrUnverified, as of Mint.
 func (a *Static) PushAccount(ctx context.Context) (int, error) {
 	n := 0
-	err := a.asEvictor(ctx, func(sys *bus.System) error {
+	push := func(sys *bus.System) error {
 		var err error
 		n, err = a.push(ctx, sys)
 		return err
-	})
+	}
+	err := a.asEvictor(ctx, push)
+	if n == 0 && errors.Is(err, bus.ErrNotWritten) {
+		// Before a space is set up there is no ledger, and nothing in it that could be revoked. A server may have to
+		// be told of a key before one can be made.
+		var c Credential
+		if c, _, err = a.draft(Request{Profile: Evictor}); err == nil {
+			err = a.use(ctx, c, func(_ context.Context, b *bus.Bus) error { return push(b.System()) })
+		}
+	}
 	return n, err
 }
 

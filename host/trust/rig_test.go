@@ -3,7 +3,6 @@ package trust
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -289,8 +288,6 @@ func wantErr(t testing.TB, what string, err, want error) {
 		t.Errorf("%s: %v, want %v", what, err, want)
 	}
 }
-
-func join(list []string) string { return fmt.Sprint(len(list)) + "\n" + strings.Join(list, "\n") }
 
 // waitFor waits for a file that a failpoint makes.
 func waitFor(t testing.TB, path string) {
