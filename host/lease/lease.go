@@ -323,8 +323,10 @@ func (l *Lease) renew(ctx context.Context) {
 		var err error
 		if !look {
 			begin, rev := l.cfg.Now(), l.revision()
-			_ = fpRenewing.Hit()
-			if rev, err = l.write(ctx, rev); err == nil {
+			if err = fpRenewing.Hit(); err == nil {
+				rev, err = l.write(ctx, rev)
+			}
+			if err == nil {
 				_ = fpRenewed.Hit()
 				l.confirm(rev, begin)
 				l.recheck(ctx)

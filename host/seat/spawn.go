@@ -65,6 +65,9 @@ func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (_ wir
 	if acc, ok, err := s.accepted(ctx, key, fingerprint); ok || err != nil {
 		return acc, err
 	}
+	if err := s.mayStart(); err != nil {
+		return wire.Acceptance{}, err
+	}
 	if p, err = s.plan(ctx, o); err != nil {
 		return wire.Acceptance{}, err
 	}
@@ -125,6 +128,28 @@ func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (_ wir
 		a.launch(lctx, p, minted)
 	})
 	return acc, nil
+}
+
+// mayStart refuses what would start a process while this host cannot prove that it holds its lease.
+func (s *Set) mayStart() error {
+	if s.cfg.Lease == nil {
+		return nil
+	}
+	if err := s.cfg.Lease.Check(); err != nil {
+		return wire.Refuse(wire.CodeUnavailable, "nothing new is started: %v", err)
+	}
+	return nil
+}
+
+// awaitLease waits until this host may start a process.
+func (s *Set) awaitLease(ctx context.Context) error {
+	if s.cfg.Lease == nil {
+		return nil
+	}
+	if err := s.cfg.Lease.Await(ctx); err != nil {
+		return fmt.Errorf("start a process: %w", err)
+	}
+	return nil
 }
 
 // claims is how a spawn tells of an error. A refusal behind an effect, the teardown of another life that was driven
@@ -240,6 +265,10 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 			Name: "prepare seat", Before: fpSpawning, After: fpSpawned,
 			Do: func(ctx context.Context) (err error) {
 				if rt, _, err = a.set.cfg.Plugins.Runtime(ctx, row.Runtime); err != nil {
+					return err
+				}
+				// A host that was frozen, or cut off, may not know yet that another one is in its place.
+				if err := a.set.awaitLease(ctx); err != nil {
 					return err
 				}
 				handle, err := rt.Spawn(ctx, sdk.SpawnRequest{
