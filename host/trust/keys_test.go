@@ -378,7 +378,7 @@ func TestRevokedKeysAreForgottenOnceWhatTheyHeldHasEnded(t *testing.T) {
 }
 
 // A reader of a secret that is renewed all the time sees whole ones, whatever mode the file had.
-func TestASecretIsReplacedInOneStepAndBecomesPrivate(t *testing.T) {
+func TestFieldG15_ASecretIsReplacedInOneStepAndBecomesPrivate(t *testing.T) {
 	k := openKeys(t, t.TempDir())
 	store := k.store.(*FileStore)
 	name := "creds/space/x.creds"

@@ -100,7 +100,7 @@ func TestTheSameRequestTwiceIsTwoCredentialsOfOneKey(t *testing.T) {
 }
 
 // proves: CRED-1
-func TestARequestThatItsProfileDoesNotTakeIsRefusedWithoutATrace(t *testing.T) {
+func TestFieldG17_ARequestThatItsProfileDoesNotTakeIsRefusedWithoutATrace(t *testing.T) {
 	r := newRig(t)
 	uid := r.activate()
 	target := wire.Caller{Owner: "local", Actor: "x", UID: uid}
@@ -193,7 +193,7 @@ func TestNothingIsReleasedUnderAGateThatIsNotOpen(t *testing.T) {
 }
 
 // Between the row and the gate a barrier may come: it wins, and the row says that nothing was released.
-func TestABarrierThatComesWhileTheRowIsWrittenWins(t *testing.T) {
+func TestFieldG6_ABarrierThatComesWhileTheRowIsWrittenWins(t *testing.T) {
 	defer failpoint.Disarm()
 	r := newRig(t)
 	for name, after := range map[string]wire.Gate{
@@ -287,7 +287,7 @@ func TestACredentialShowsItsSecretToNobody(t *testing.T) {
 	}
 }
 
-func TestAnExpiredCredentialIsNotShownToTheBroker(t *testing.T) {
+func TestFieldG5_AnExpiredCredentialIsNotShownToTheBroker(t *testing.T) {
 	r := newRig(t)
 	c := r.mint(Request{Profile: Purger})
 	r.clock.add(5*time.Minute + time.Second)

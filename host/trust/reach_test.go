@@ -353,7 +353,7 @@ func tries(t *testing.T, c *client, all []class) []string {
 // nothing else. A class that is new has no verdict, and fails.
 //
 // proves: START-7, CRED-1, CRED-3, AUTHZ-16
-func TestEveryProfileReachesWhatItsVerdictsSayAndNothingElse(t *testing.T) {
+func TestFieldG7_EveryProfileReachesWhatItsVerdictsSayAndNothingElse(t *testing.T) {
 	r := newRig(t)
 	account, err := r.keys.account()
 	must(t, err)
@@ -469,7 +469,7 @@ func judge(t *testing.T, got map[string][]string) {
 }
 
 const reachHead = `# Who reaches which class of subjects, as the broker decides: one class a line, then the holders, or - for nobody.
-# TestEveryProfileReachesWhatItsVerdictsSayAndNothingElse tries all of them. A class without a line fails.
+# TestFieldG7_EveryProfileReachesWhatItsVerdictsSayAndNothingElse tries all of them. A class without a line fails.
 `
 
 func writeReach(t *testing.T, got map[string][]string) {

@@ -57,6 +57,7 @@ type rig struct {
 	store *FileStore
 	keys  *Keyring
 	br    *broker.Broker
+	brCfg broker.Config
 	auth  *Static
 	clock *clock
 	root  string
@@ -85,14 +86,15 @@ func newRig(t testing.TB) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.br, err = broker.Start(t.Context(), broker.Config{
+	r.brCfg = broker.Config{
 		StoreDir: t.TempDir(),
 		Operator: &broker.Operator{Token: b.OperatorToken, System: b.System, Accounts: b.Accounts, Dir: t.TempDir()},
-	})
+	}
+	r.br, err = broker.Start(t.Context(), r.brCfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(r.br.Shutdown)
+	t.Cleanup(func() { r.br.Shutdown() })
 	r.auth = r.static(bus.Config{InProcess: r.br.InProcess()})
 	r.setUp()
 	return r

@@ -68,7 +68,7 @@ func TestHealthOf(t *testing.T) {
 // old one's end comes back with the new one.
 //
 // proves: START-8
-func TestAConnectionOutlivesTheCredentialItBeganWith(t *testing.T) {
+func TestFieldG1_AConnectionOutlivesTheCredentialItBeganWith(t *testing.T) {
 	r := newRig(t)
 	s, err := r.auth.Stand(t.Context(), Request{Profile: Observer, Life: 3 * time.Second})
 	must(t, err)
@@ -163,4 +163,38 @@ func TestAOneShotProfileIsNotRenewed(t *testing.T) {
 	r := newRig(t)
 	_, err := r.auth.Stand(t.Context(), Request{Profile: Purger})
 	wantErr(t, "purger", err, ErrRefused)
+}
+
+// attempts counts the renewals that are tried between two times, when each one fails.
+func attempts(life, from, to time.Duration) int {
+	t0 := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	n, failed := 0, 0
+	for at := time.Duration(0); ; failed++ {
+		at += nextRenewal(t0, t0.Add(life), t0.Add(at), failed)
+		if at >= to {
+			return n
+		}
+		if at >= from {
+			n++
+		}
+	}
+}
+
+// However long a life is, its last quarter has room for three tries at least.
+func TestFieldG2_TheLastQuarterOfALifeHasRoomForSeveralTries(t *testing.T) {
+	for _, life := range []time.Duration{2 * time.Second, 20 * time.Second, time.Minute, time.Hour, MaxLife} {
+		if n := attempts(life, life*3/4, life); n < 3 {
+			t.Errorf("%v: %d tries", life, n)
+		}
+	}
+}
+
+// A mint that does not answer is asked less and less, before the end of the credential and after it.
+func TestFieldG4_ADeadSourceIsAskedLessAndLess(t *testing.T) {
+	if n := attempts(MaxLife, MaxLife*3/4, MaxLife*3/4+2*time.Minute); n > 10 {
+		t.Errorf("%d tries in two minutes", n)
+	}
+	if n := attempts(20*time.Second, time.Minute, time.Hour); n > 20 {
+		t.Errorf("%d tries in an hour after its end", n)
+	}
 }
