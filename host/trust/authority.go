@@ -60,7 +60,9 @@ type Authority interface {
 	Stand(ctx context.Context, r Request) (*Standing, error)
 	// Revoke ends every credential of a life. In this order: each row of the ledger marked revoked, the keys
 	// refused by every server of the broker, every connection of the holders ended and none found in a second
-	// look at every server. It is idempotent, and goes on where an interrupted one stopped.
+	// look at every server. It is idempotent, and goes on where an interrupted one stopped. Of the host's own
+	// instance it ends what incarnations before have left, and nothing that this process has minted: it is the
+	// containment of a takeover (bus.RegisterConfig.Contain).
 	//
 	// Errors: ErrUnverified, bus.ErrUnavailable, bus.ErrCorrupt, a *instance.FileError of the keys.
 	Revoke(ctx context.Context, of Life) (Revoked, error)

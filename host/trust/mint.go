@@ -113,6 +113,9 @@ func (a *Static) draft(r Request) (Credential, wire.CredentialRow, error) {
 		ID: credentialID(token), Profile: p.name, Public: key.Public, Issued: now, Expires: exp,
 		token: token, seed: bytes.Clone(key.Seed), now: a.cfg.Now,
 	}
+	if !p.agent {
+		a.minted.add(c, now)
+	}
 	return c, wire.CredentialRow{
 		CredentialID: c.ID, HolderPrincipal: holder.String(), LifecycleUID: life.UID, Endpoint: life.Endpoint,
 		SourceChain: []string{wire.SourceRoot}, State: wire.CredentialActive, Exp: exp.UnixMilli(),

@@ -29,7 +29,7 @@ const (
 	evictPause  = 50 * time.Millisecond // a server that was told to end a connection has a moment to do so
 )
 
-// Revoke ends every credential of a life.
+// Revoke ends every credential of a life; of the host's own instance every one that this process has not minted.
 func (a *Static) Revoke(ctx context.Context, of Life) (Revoked, error) {
 	var r Revoked
 	if err := of.check(); err != nil {
@@ -86,6 +86,9 @@ func (a *Static) revokeRows(ctx context.Context, of Life) (map[string]int, error
 			c, err := wire.DecodeCredentialRow(row.Key, row.Value)
 			if err != nil {
 				return fmt.Errorf("%w: %w", bus.ErrCorrupt, err)
+			}
+			if of == a.own() && a.minted.has(c.CredentialID) {
+				continue
 			}
 			holders[c.HolderPrincipal]++
 			if c.State == wire.CredentialActive {

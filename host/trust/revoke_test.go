@@ -311,3 +311,37 @@ func TestARowEndsWithItsCredential(t *testing.T) {
 		time.Sleep(50 * time.Millisecond) // the broker forgets it by its own clock
 	}
 }
+
+// A host that takes over ends what the one before it holds, a copy of it included, before it is registered; and
+// nothing of its own.
+func TestATakeoverEndsTheCredentialsOfTheIncarnationBefore(t *testing.T) {
+	r := newRig(t)
+	before := r.mint(Request{Profile: Supervisor, Scope: Scope{Epoch: 1}})
+	goals := r.mint(Request{Profile: GoalWriter})
+	a, b := r.dial(before), r.dial(goals)
+	agent := r.dial(r.mint(Request{Profile: Agent, UID: r.activate()}))
+
+	next := r.static(bus.Config{URL: r.br.URL()})
+	mine, err := next.Mint(t.Context(), Request{Profile: Observer})
+	must(t, err)
+	own := r.dial(mine)
+	must(t, r.register(t.Context(), next, 2))
+	ends(t, a, 5*time.Second)
+	ends(t, b, 5*time.Second)
+	for _, c := range []Credential{before, goals} {
+		if _, err := dialAs(r.br.URL(), c); err == nil {
+			t.Errorf("%s of the incarnation before works", c)
+		}
+	}
+	for name, cl := range map[string]*client{"an agent": agent, "what the new one holds": own} {
+		if refused := cl.take(t); len(refused) != 0 {
+			t.Errorf("%s was struck: %v", name, refused)
+		}
+	}
+	r.auth = next
+	for id, row := range r.ledger(next.own()) {
+		if row.State == wire.CredentialActive && !next.minted.has(id) {
+			t.Errorf("row %s of the incarnation before is active", id)
+		}
+	}
+}

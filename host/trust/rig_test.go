@@ -134,13 +134,14 @@ func (r *rig) setUp() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := r.register(ctx, 1); err != nil {
+	if err := r.register(ctx, r.auth, 1); err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-func (r *rig) register(ctx context.Context, epoch uint64) error {
-	return r.auth.With(ctx, Request{Profile: Executor}, func(ctx context.Context, b *bus.Bus) error {
+// register registers an incarnation; what earlier ones hold is ended.
+func (r *rig) register(ctx context.Context, a *Static, epoch uint64) error {
+	return a.With(ctx, Request{Profile: Executor}, func(ctx context.Context, b *bus.Bus) error {
 		rec, err := b.Rows(space)
 		if err != nil {
 			return err
@@ -151,6 +152,7 @@ func (r *rig) register(ctx context.Context, epoch uint64) error {
 		}
 		_, err = b.Register(ctx, rec, bus.RegisterConfig{
 			Endpoint: wire.EndpointManager, InstanceID: inst1, Epoch: epoch, Principal: "local.manager", Contract: contract,
+			Contain: func(ctx context.Context) error { _, err := a.Revoke(ctx, a.own()); return err },
 		})
 		return err
 	})

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -33,6 +35,8 @@ type Static struct {
 	cfg StaticConfig
 	// turn admits one mint under a gate at a time: each one writes the gate, and they would all lose but one.
 	turns turns
+	// minted are the ids of what this process has minted, until their end.
+	minted minted
 	// pushing admits one push of the account at a time, so that an older one never arrives last.
 	pushing chan struct{}
 }
@@ -109,6 +113,29 @@ func (a *Static) dial(ctx context.Context, c Credential) (*bus.Bus, error) {
 		return nil, fmt.Errorf("connect as %s: %w", c.Profile, err)
 	}
 	return b, nil
+}
+
+// minted remembers credentials until their end.
+type minted struct {
+	mu  sync.Mutex
+	ids map[string]time.Time
+}
+
+func (m *minted) add(c Credential, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ids == nil {
+		m.ids = map[string]time.Time{}
+	}
+	maps.DeleteFunc(m.ids, func(_ string, exp time.Time) bool { return now.After(exp.Add(revocationSlack)) })
+	m.ids[c.ID] = c.Expires
+}
+
+func (m *minted) has(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, ok := m.ids[id]
+	return ok
 }
 
 // turns is one token for each gate.
