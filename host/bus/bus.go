@@ -93,6 +93,8 @@ type Bus struct {
 	// dial opens a further connection to the same server, which Close closes too.
 	dial func(purpose string, more ...nats.Option) (*nats.Conn, error)
 
+	denied denials
+
 	mu    sync.Mutex
 	extra []*nats.Conn
 }
@@ -204,6 +206,7 @@ func (b *Bus) onError(_ *nats.Conn, sub *nats.Subscription, err error) {
 		b.log.Warn("requests were dropped before they were read", "op", sub.Subject, "dropped", n)
 		return
 	}
+	b.denied.note(err)
 	b.log.Warn("mesh server reports a problem", "err", err)
 }
 

@@ -81,7 +81,7 @@ func (b *Bus) Leases(cfg LeasesConfig) (*Leases, error) {
 			DuplicateWindow: ttl, AllowDirect: true, AllowRollup: true, DenyDelete: true,
 		},
 	}
-	l.r = &Records{space: cfg.Space}
+	l.r = &Records{space: cfg.Space, denied: &b.denied}
 	l.r.link.Store(newLink())
 	l.r.nc, err = b.dial("leases", nats.ReconnectBufSize(-1),
 		nats.CustomReconnectDelay(func(n int) time.Duration { return min(backoff(n), leaseReconnect) }),

@@ -26,7 +26,7 @@ func (b *Bus) Rows(space string) (*Records, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open rows: %w", err)
 	}
-	r := &Records{space: space, names: map[string]string{}, nc: b.nc}
+	r := &Records{space: space, names: map[string]string{}, nc: b.nc, denied: &b.denied}
 	r.link.Store(newLink())
 	for what, c := range stores {
 		r.names[what] = c.Name

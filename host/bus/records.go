@@ -59,7 +59,8 @@ type Records struct {
 	names map[string]string // stream by what it is for, see recordStores
 	// link ends when the connection is lost, and another one takes its place: what waits for an answer then
 	// need not wait any longer.
-	link atomic.Pointer[link]
+	link   atomic.Pointer[link]
+	denied *denials // of the bus
 }
 
 type link struct {
@@ -136,7 +137,7 @@ func (r *Records) Update(ctx context.Context, key wire.Key, value []byte, rev ui
 
 // Delete removes the row that has revision rev. Only goal index entries are ever deleted. What is removed is
 // the message of that revision, which leaves nothing behind to be scanned at every boot; a store that does
-// not allow that gets the delete marker of a key-value bucket. (A marker must not be removed in its turn: a
+// not allow that, or not to these credentials, gets the delete marker of a key-value bucket. (A marker must not be removed in its turn: a
 // server that was killed would find the row below it again, since it notes on disk only the removals that
 // somebody asked for.)
 //
@@ -154,7 +155,7 @@ func (r *Records) Delete(ctx context.Context, key wire.Key, rev uint64) error {
 	}
 	_, err = r.api(ctx, "STREAM.MSG.DELETE."+r.stream(key), map[string]any{"seq": rev, "no_erase": true})
 	var refusal *apiError
-	if errors.As(err, &refusal) {
+	if errors.As(err, &refusal) || errors.Is(err, ErrDenied) {
 		_, err = r.publish(ctx, subject, nil, rev, "DEL")
 	}
 	if err != nil {
@@ -411,8 +412,17 @@ func (r *Records) request(ctx context.Context, m *nats.Msg) ([]byte, error) {
 	defer cancel()
 	done := make(chan struct{})
 	defer close(done)
-	go r.watch(r.nc.Stats().Reconnects, done, cancel)
+	denied := r.denied.await(m.Subject)
+	defer r.denied.forget(m.Subject, denied)
+	go r.watch(r.nc.Stats().Reconnects, done, denied, cancel)
 	reply, err := r.nc.RequestMsgWithContext(ctx, m)
+	if err != nil {
+		select {
+		case <-denied:
+			return nil, fmt.Errorf("%w: %w: %s: %w", ErrUnavailable, ErrDenied, m.Subject, ErrNotWritten)
+		default:
+		}
+	}
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil, fmt.Errorf("%w: nobody keeps %s (is JetStream on?): %w", ErrUnavailable, m.Subject, ErrNotWritten)
@@ -433,11 +443,14 @@ func (r *Records) request(ctx context.Context, m *nats.Msg) ([]byte, error) {
 	return reply.Data, nil
 }
 
-// watch ends a request whose connection is lost. That is told late, at times when the next connection is there
+// watch ends a request whose connection is lost, and one that the server refused to take. That is told late, at times when the next connection is there
 // already: a request on that one goes on.
-func (r *Records) watch(connection uint64, done <-chan struct{}, cancel context.CancelFunc) {
+func (r *Records) watch(connection uint64, done, denied <-chan struct{}, cancel context.CancelFunc) {
 	for {
 		select {
+		case <-denied:
+			cancel()
+			return
 		case <-r.link.Load().up.Done():
 			if !r.nc.IsConnected() || r.nc.Stats().Reconnects != connection {
 				cancel()

@@ -124,7 +124,7 @@ func (b *Bus) Records(ctx context.Context, space string, known func(name string)
 	if err != nil {
 		return nil, fmt.Errorf("open records: %w", err)
 	}
-	r := &Records{space: space, names: map[string]string{}}
+	r := &Records{space: space, names: map[string]string{}, denied: &b.denied}
 	r.link.Store(newLink())
 	nc, err := b.dial("records", nats.ReconnectBufSize(-1),
 		nats.DisconnectErrHandler(func(*nats.Conn, error) { r.link.Swap(newLink()).lose() }))
