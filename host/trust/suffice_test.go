@@ -3,6 +3,7 @@ package trust
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -223,5 +224,43 @@ func TestADeprovisionerTakesItsTargetAwayAndNobodyElse(t *testing.T) {
 	must(t, err)
 	if _, err := js.ConsumerInfo("DM_main", wire.DurableDirect(wire.Principal{Owner: hers.Owner, Actor: hers.Actor}, hers.UID)); err != nil {
 		t.Errorf("a sister's durable: %v", err)
+	}
+}
+
+// A client that is given a credentials file is who the file says, and says so itself; whom it does not say, and one
+// that has ended, is refused before anything is sent.
+func TestAClientIsWhoItsCredentialsFileSays(t *testing.T) {
+	r := newRig(t)
+	r.serve(&sync.Map{})
+	uid := r.activate()
+	write := func(c Credential) string {
+		t.Helper()
+		file, err := c.File()
+		must(t, err)
+		must(t, r.store.Write("creds/"+c.ID, file))
+		return filepath.Join(r.store.Dir(), "creds", c.ID)
+	}
+	c := r.mint(Request{Profile: Agent, UID: uid, Scope: Scope{Spawn: true}})
+	path := write(c)
+	m, err := mesh.Connect(t.Context(), mesh.Config{URL: r.br.URL(), Space: space, CredsFile: path})
+	must(t, err)
+	defer m.Close()
+	want := wire.Caller{Owner: "local", Actor: c.Public, UID: uid}
+	if m.Caller() != want {
+		t.Errorf("it is %v, want %v", m.Caller(), want)
+	}
+	if _, err := m.Call(t.Context(), mesh.Call{Endpoint: wire.EndpointManager, Command: wire.CmdSpawn}, nil); err != nil {
+		t.Error(err)
+	}
+	for name, who := range map[string]wire.Caller{"another principal": stranger, "another life": {Owner: "local", Actor: c.Public, UID: stranger.UID}} {
+		if _, err := mesh.Connect(t.Context(), mesh.Config{URL: r.br.URL(), Space: space, CredsFile: path, Caller: who}); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	short := r.mint(Request{Profile: Agent, UID: uid, Life: time.Second})
+	path = write(short)
+	<-time.After(time.Until(short.Expires) + 10*time.Millisecond)
+	if _, err := mesh.Connect(t.Context(), mesh.Config{URL: r.br.URL(), Space: space, CredsFile: path}); !errors.Is(err, mesh.ErrUnauthorized) || !strings.Contains(err.Error(), "ended at") {
+		t.Errorf("one that has ended: %v", err)
 	}
 }
