@@ -110,13 +110,15 @@ func (g *grants) supervisor() {
 	g.own()
 	g.serve(g.endpoint, g.instance, g.commands)
 	g.present()
-	// Who is present is watched without a consumer: it makes none anywhere.
-	g.subscribe(g.key(wire.BucketPresence, ">"))
-	g.read(g.kv(wire.BucketPresence))
 	g.publish(g.key(wire.BucketManager, g.instance))
 	g.info(g.kv(wire.BucketManager))
 	g.read(g.kv(wire.BucketManager))
 	g.publish(api("INFO"))
+}
+
+func (g *grants) watcher() {
+	g.own()
+	g.watch(wire.BucketPresence)
 }
 
 func (g *grants) goalWriter() {

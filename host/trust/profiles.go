@@ -15,6 +15,8 @@ type Profile string
 const (
 	// Supervisor is the one credential of a host that stays: it serves, holds the lease, and is present.
 	Supervisor Profile = "supervisor"
+	// Watcher sees who is present. It is apart from the supervisor, which makes no consumer anywhere.
+	Watcher Profile = "watcher"
 	// GoalWriter keeps the goals of the manager endpoint.
 	GoalWriter Profile = "goal-writer"
 	// Session serves one attach session.
@@ -90,6 +92,10 @@ var table = []profile{
 	{
 		name: Supervisor, duty: "serves the host's commands, holds its lease, publishes its presence", life: MaxLife, standing: true,
 		needs: []field{fEpoch}, grant: (*grants).supervisor,
+	},
+	{
+		name: Watcher, duty: "sees who is present", life: MaxLife, standing: true,
+		grant: (*grants).watcher,
 	},
 	{
 		name: GoalWriter, duty: "writes the goals of the manager endpoint and their ends", life: MaxLife, standing: true,

@@ -50,6 +50,7 @@ func holders(uid string) []holder {
 	spawner.Role, spawner.Spawn = "reviewer", true
 	return []holder{
 		{"supervisor", Request{Profile: Supervisor, Scope: Scope{Epoch: 1}}},
+		{"watcher", Request{Profile: Watcher}},
 		{"goal-writer", Request{Profile: GoalWriter}},
 		{"session", Request{Profile: Session, Scope: Scope{Epoch: 1, Session: session}}},
 		{"executor", Request{Profile: Executor}},

@@ -264,3 +264,24 @@ func TestAClientIsWhoItsCredentialsFileSays(t *testing.T) {
 		t.Errorf("one that has ended: %v", err)
 	}
 }
+
+// The host sees who is present over a connection that can do nothing else.
+func TestAWatcherSeesWhoIsPresent(t *testing.T) {
+	r := newRig(t)
+	b, err := bus.Connect(t.Context(), bus.Config{URL: r.br.URL(), Credentials: r.mint(Request{Profile: Watcher})})
+	must(t, err)
+	defer b.Close()
+	roster, err := b.WatchPresence(t.Context(), space)
+	must(t, err)
+	defer roster.Close()
+	uid := r.activate()
+	c, _ := r.participant(r.mint(Request{Profile: Agent, UID: uid}), uid)
+	joined, err := c.Join(t.Context(), mesh.JoinConfig{Card: wire.AgentCard{Name: "agent", Kind: wire.CardAgent}})
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), busy.Limit(10*time.Second))
+	defer cancel()
+	if _, err := roster.Await(ctx, func(p wire.Presence) bool { return p.Card.ID == c.Caller().Principal() }); err != nil {
+		t.Error(err)
+	}
+	must(t, joined.Leave(t.Context()))
+}
