@@ -26,6 +26,8 @@ var (
 	ErrUnreachable = errors.New("mesh server is unreachable")
 	// ErrRefused: the server refused the credentials.
 	ErrRefused = errors.New("mesh server refused the credentials")
+	// ErrControlLine: the server cut the connection since it takes shorter lines than these credentials need.
+	ErrControlLine = errors.New("mesh server takes no credentials of this size; its max_control_line has to be 65536")
 )
 
 const (
@@ -161,6 +163,9 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 		kind := ErrUnreachable
 		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
 			kind = ErrRefused
+		}
+		if cfg.Credentials != nil && strings.Contains(strings.ToLower(err.Error()), "maximum control line") {
+			kind = ErrControlLine
 		}
 		return nil, fmt.Errorf("connect bus: %w at %s: %w", kind, where, err)
 	}

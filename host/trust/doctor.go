@@ -150,6 +150,8 @@ func (a *Static) Examine(ctx context.Context) []Fact {
 	switch {
 	case errors.Is(err, bus.ErrRefused):
 		return []Fact{{Name: "broker", Verdict: Wrong, Text: "it refuses credentials of this workspace: " + err.Error(), Repair: export}}
+	case errors.Is(err, bus.ErrControlLine):
+		return []Fact{{Name: "broker", Verdict: Wrong, Text: err.Error(), Repair: export}}
 	case err != nil:
 		return []Fact{{Name: "broker", Verdict: Unasked, Text: err.Error(), Repair: "start it, or name another one with --server"}}
 	}

@@ -98,6 +98,10 @@ func TestDoctorTellsWhatIsWrongWithABroker(t *testing.T) {
 			map[string]Verdict{"broker": Good, "server": Wrong, "resolver": Good},
 			"max_control_line has to be 65536",
 		},
+		"a control line that is too short for anything": {
+			func(s string) string { return strings.Replace(s, "max_control_line: 65536", "max_control_line: 512", 1) },
+			map[string]Verdict{"broker": Wrong}, "auth export",
+		},
 		"a small payload": {
 			func(s string) string { return strings.Replace(s, "max_payload: 1048576", "max_payload: 65536", 1) },
 			map[string]Verdict{"broker": Good, "server": Wrong, "resolver": Good},
