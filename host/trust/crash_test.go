@@ -46,7 +46,7 @@ func childAct(ctx context.Context, root string) error {
 			s.Configure(StandingConfig{Deliver: func(_ context.Context, c Credential) error {
 				file, err := c.File()
 				if err == nil {
-					err = store.Write("creds/"+uid, file)
+					err = store.Write(CredentialFile(space, "reviewer", uid), file)
 				}
 				return err
 			}})
@@ -101,9 +101,9 @@ func TestARenewalThatIsKilledLeavesTheOldFileOrTheNewOne(t *testing.T) {
 		old := r.mint(Request{Profile: Agent, UID: uid})
 		file, err := old.File()
 		must(t, err)
-		must(t, r.store.Write("creds/"+uid, file))
+		must(t, r.store.Write(CredentialFile(space, "reviewer", uid), file))
 		r.strike(uid, "renew", rule)
-		got, err := r.store.Read("creds/" + uid)
+		got, err := r.store.Read(CredentialFile(space, "reviewer", uid))
 		if err != nil || string(got) != string(file) {
 			t.Errorf("%s: the file changed, though nothing was released: %v", rule, err)
 		}

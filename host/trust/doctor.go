@@ -2,6 +2,7 @@ package trust
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -47,8 +48,14 @@ func Worst(facts []Fact) Verdict {
 	return worst
 }
 
-// credsDir is where credentials that are files are kept.
-const credsDir = "creds/"
+// credsDir is where the credentials of a space that are files are kept.
+func credsDir(space string) string { return "creds/space." + hex.EncodeToString([]byte(space)) + "/" }
+
+// CredentialFile is the name, in a SecretStore, of the credential of one life of an alias. No successor under the
+// alias shares it.
+func CredentialFile(space, alias, uid string) string {
+	return credsDir(space) + alias + "." + uid + ".creds"
+}
 
 // staleKey is how old a signing key gets before a rotation is proposed.
 const staleKey = 365 * 24 * time.Hour
@@ -86,12 +93,12 @@ func ExamineKeys(store SecretStore, space string, now time.Time) []Fact {
 		}
 		verifying = append(verifying, p.Public)
 	}
-	return append(facts, examineFiles(store, verifying, now)...)
+	return append(facts, examineFiles(store, space, verifying, now)...)
 }
 
 // examineFiles looks at the credentials that are files.
-func examineFiles(store SecretStore, signers []string, now time.Time) []Fact {
-	names, err := store.List(credsDir)
+func examineFiles(store SecretStore, space string, signers []string, now time.Time) []Fact {
+	names, err := store.List(credsDir(space))
 	if err != nil {
 		return []Fact{{Name: "credentials", Verdict: Unasked, Text: err.Error()}}
 	}

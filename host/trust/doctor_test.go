@@ -99,8 +99,11 @@ func TestDoctorTellsWhatIsWrongWithABroker(t *testing.T) {
 			"max_control_line has to be 65536",
 		},
 		"a control line that is too short for anything": {
-			func(s string) string { return strings.Replace(s, "max_control_line: 65536", "max_control_line: 512", 1) },
-			map[string]Verdict{"broker": Wrong}, "auth export",
+			func(s string) string {
+				return strings.Replace(s, "max_control_line: 65536", "max_control_line: 512", 1)
+			},
+			map[string]Verdict{"broker": Wrong},
+			"auth export",
 		},
 		"a small payload": {
 			func(s string) string { return strings.Replace(s, "max_payload: 1048576", "max_payload: 65536", 1) },
@@ -162,17 +165,17 @@ func TestDoctorJudgesCredentialFilesByWhatTheySay(t *testing.T) {
 	write := func(name string, c Credential) {
 		file, err := c.File()
 		must(t, err)
-		must(t, r.store.Write(credsDir+name, file))
+		must(t, r.store.Write(CredentialFile(space, name, uid), file))
 	}
 	write("fresh", r.mint(Request{Profile: Agent, UID: uid}))
 	write("short", r.mint(Request{Profile: Agent, UID: uid, Life: time.Minute}))
-	must(t, r.store.Write(credsDir+"torn", []byte("-----BEGIN NATS USER JWT-----\nx")))
+	must(t, r.store.Write(CredentialFile(space, "torn", uid), []byte("-----BEGIN NATS USER JWT-----\nx")))
 	write("foreign", newRig(t).mint(Request{Profile: Observer}))
 	got := map[string]Fact{}
 	for _, f := range ExamineKeys(r.store, space, time.Now().Add(2*time.Minute)) {
-		got[f.Name] = f
+		got[strings.TrimSuffix(strings.TrimPrefix(f.Name, credsDir(space)), "."+uid+".creds")] = f
 	}
-	for name, want := range map[string]Verdict{"creds/fresh": Good, "creds/short": Wrong, "creds/torn": Wrong, "creds/foreign": Wrong, "keys": Good, "signing key": Good} {
+	for name, want := range map[string]Verdict{"fresh": Good, "short": Wrong, "torn": Wrong, "foreign": Wrong, "keys": Good, "signing key": Good} {
 		if got[name].Verdict != want {
 			t.Errorf("%s: %+v, want %s", name, got[name], want)
 		}
