@@ -22,6 +22,7 @@ import (
 
 // proves: LEASE-1, LEASE-2
 func TestALeaseIsRenewedAndSeenByOthers(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	if o := r.observe(); o.Life != lease.Lapsed {
 		t.Fatalf("before anybody holds it: %+v", o)
@@ -59,6 +60,7 @@ func TestALeaseIsRenewedAndSeenByOthers(t *testing.T) {
 //
 // proves: LEASE-6, LEASE-8
 func TestFieldH1_ALostAnswerIsNoLoss(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	way := relay.New(t).Lead(strings.TrimPrefix(r.broker.URL(), "nats://"))
 	var lost atomic.Int32
@@ -85,6 +87,7 @@ func TestFieldH1_ALostAnswerIsNoLoss(t *testing.T) {
 //
 // proves: LEASE-6
 func TestARenewalThatWasNotAnsweredIsAdopted(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	var drop atomic.Bool
 	h := r.holder("", "/work", 4, func(c *lease.Config) {
@@ -142,6 +145,7 @@ func (s *busyStore) Update(ctx context.Context, id string, value []byte, rev uin
 
 // proves: LEASE-3
 func TestRenewalsNeverOverlap(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	count := &busyStore{}
 	var lost atomic.Int32
@@ -172,6 +176,7 @@ func TestRenewalsNeverOverlap(t *testing.T) {
 //
 // proves: LEASE-4, LEASE-5, LEASE-9, LEASE-10
 func TestAReleasedLeaseIsNeverAcquiredAgain(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	rounds := 15
 	if os.Getenv("COTAL_LONG") != "" {
@@ -212,6 +217,7 @@ func TestAReleasedLeaseIsNeverAcquiredAgain(t *testing.T) {
 
 // proves: LEASE-9, LEASE-12
 func TestAReleaseLeavesARowThatIsNotOurs(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	h := r.holder("", "/work", 4, nil)
 	if err := h.Acquire(t.Context()); err != nil {
@@ -245,6 +251,7 @@ func TestAReleaseLeavesARowThatIsNotOurs(t *testing.T) {
 //
 // proves: LEASE-10
 func TestAReleaseWithoutBrokerIsOverAtOnce(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	h := r.hold("", "/work", 4, nil)
 	r.broker.Shutdown()
@@ -257,6 +264,7 @@ func TestAReleaseWithoutBrokerIsOverAtOnce(t *testing.T) {
 
 // proves: LEASE-11
 func TestTheLeaseOfAProcessThatIsProvedDeadIsTakenAtOnce(t *testing.T) {
+	t.Parallel()
 	r := newRigOf(t, wire.LeaseTTL) // nobody waits for that
 	p := r.spawn("", "/copy", 3, "")
 	p.says("held")
@@ -277,6 +285,7 @@ func TestTheLeaseOfAProcessThatIsProvedDeadIsTakenAtOnce(t *testing.T) {
 
 // proves: START-10
 func TestTheLeaseOfALivingProcessIsRefusedByItsName(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	p := r.spawn("", "/copy", 3, "")
 	p.says("held")
@@ -299,6 +308,7 @@ func TestTheLeaseOfALivingProcessIsRefusedByItsName(t *testing.T) {
 //
 // proves: LEASE-11
 func TestTheLeaseOfAProcessElsewhereIsWaitedForAndTakenWhenItAges(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	elsewhere := func(c *lease.Config) { c.Self.BootID, c.Self.PID = "another machine", c.Self.PID+1 }
 	there := r.hold("", "/work", 3, elsewhere)
@@ -326,6 +336,7 @@ func TestTheLeaseOfAProcessElsewhereIsWaitedForAndTakenWhenItAges(t *testing.T) 
 // Where its clock stands still the broker drops nothing. Who sees no change for a whole TTL takes the lease all the same,
 // and never earlier.
 func TestFieldH8_ARowThatTheBrokerDoesNotDropIsTakenAfterATTL(t *testing.T) {
+	t.Parallel()
 	const long = ttlLeast
 	r := newRigOf(t, 20*long) // the bucket has a TTL that the test does not see the end of
 	dead := r.hold("", "/work", 3, func(c *lease.Config) { c.Self.BootID = "another machine" })
@@ -342,6 +353,7 @@ func TestFieldH8_ARowThatTheBrokerDoesNotDropIsTakenAfterATTL(t *testing.T) {
 
 // proves: LEASE-6
 func TestFieldH9_ARowThatIsNoLeaseIsNobodysAndFlapsNothing(t *testing.T) {
+	t.Parallel()
 	for name, value := range map[string]string{
 		"empty": "", "an empty object": "{}", "an empty holder": `{"holder":"","instanceId":"` + instance + `","runtime":"pty","root":"/work","pid":1,"since":1}`,
 		"random bytes": "\x00\xff\x13", "another instance": `{"holder":"x","instanceId":"bbbbbbbbbbbbbbbbbbbbbbbbbb","runtime":"pty","root":"/work","pid":1,"since":1}`,
@@ -372,6 +384,7 @@ func TestFieldH9_ARowThatIsNoLeaseIsNobodysAndFlapsNothing(t *testing.T) {
 
 // proves: LEASE-7
 func TestAnAbsenceIsToldEveryTimeAndTheRegistryIsAskedBehindIt(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	var asked atomic.Int32
 	var answer atomic.Pointer[error]
@@ -429,9 +442,52 @@ func TestAnAbsenceIsToldEveryTimeAndTheRegistryIsAskedBehindIt(t *testing.T) {
 	}
 }
 
+// A renewal extends the lease from the moment at which it was begun: the broker may have written it then, and says so
+// later.
+//
+// proves: LEASE-2
+func TestALeaseCountsFromTheBeginningOfItsRenewal(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var clock atomic.Int64
+	slow := &slowStore{clock: &clock, by: int64(r.ttl) * 3 / 4}
+	h := r.holder("", "/work", 4, func(c *lease.Config) {
+		slow.Store, c.Store = c.Store, slow
+		c.Now = func() lease.Moment {
+			d := time.Duration(clock.Load())
+			return lease.Moment{Mono: d, Wall: time.Unix(0, 0).Add(d)}
+		}
+	})
+	if err := h.Acquire(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h.Renew(t.Context())
+	if err := h.Check(); err != nil {
+		t.Fatalf("the renewal took three quarters of the TTL: %v", err)
+	}
+	clock.Add(int64(r.ttl) / 2)
+	if err := h.Check(); !errors.Is(err, lease.ErrUnproven) {
+		t.Errorf("half a TTL after its answer: %v", err)
+	}
+}
+
+// slowStore lets time pass before the answer to an update.
+type slowStore struct {
+	lease.Store
+	clock *atomic.Int64
+	by    int64
+}
+
+func (s *slowStore) Update(ctx context.Context, id string, value []byte, rev uint64) (uint64, error) {
+	next, err := s.Store.Update(ctx, id, value, rev)
+	s.clock.Add(s.by)
+	return next, err
+}
+
 // Clocks are set by people, and machines sleep. A lease that may be over is not counted on until it was renewed; one
 // that is held stays so.
 func TestFieldH13_AClockThatJumpsCostsAMomentAndNoLease(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	var jump atomic.Int64
 	begun := time.Now()
@@ -479,6 +535,7 @@ func TestFieldH13_AClockThatJumpsCostsAMomentAndNoLease(t *testing.T) {
 // nothing new is started, and its bucket is not made anew but by a host that starts. That one waits for those who may
 // count on a lease that was in it; the one who lives gets it back.
 func TestABrokerThatComesBackWithoutItsStoreIsNotBelieved(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		cutOff bool // the holder cannot reach the broker when another process comes

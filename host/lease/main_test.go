@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -36,6 +37,14 @@ const holderVar = "LEASE_TEST_HOLDER"
 func TestMain(m *testing.M) {
 	if args := os.Getenv(holderVar); args != "" {
 		os.Exit(holdForEver(strings.Split(args, "|")))
+	}
+	flag.Parse()
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen { // they wait for leases to age
+		if err := flag.Set("test.parallel", "8"); err != nil {
+			panic(err)
+		}
 	}
 	os.Exit(m.Run())
 }

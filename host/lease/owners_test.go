@@ -43,6 +43,7 @@ func (l *lines) count(text string) int {
 // A holder is frozen for longer than its lease lasts, as a machine that is paused, and nobody comes meanwhile: it
 // notices that it has to look first, and holds it again.
 func TestFieldH2_AFrozenHolderTakesItsLeaseBack(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	p := r.spawn("", "/work", 4, "")
 	p.says("held")
@@ -67,6 +68,7 @@ func TestFieldH2_AFrozenHolderTakesItsLeaseBack(t *testing.T) {
 //
 // proves: LEASE-8
 func TestFieldH3_AFrozenHolderThatWasReplacedStartsNothingMore(t *testing.T) {
+	t.Parallel()
 	rounds := 2
 	if os.Getenv("COTAL_LONG") != "" {
 		rounds = 20
@@ -98,6 +100,7 @@ func TestFieldH3_AFrozenHolderThatWasReplacedStartsNothingMore(t *testing.T) {
 // The connection of the lease alone is cut, or held up in one direction, while its holder goes on: it starts nothing
 // from the moment on at which another one might be in its place, and ends when it hears of it.
 func TestAHolderThatIsCutOffStopsBeforeAnotherOneBegins(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name         string
 		toServer, to bool
@@ -134,6 +137,7 @@ func TestAHolderThatIsCutOffStopsBeforeAnotherOneBegins(t *testing.T) {
 // Two processes of one instance take turns at once, again and again: every try comes to a verdict, one at most has the
 // lease, and none is stuck.
 func TestFieldH7_TwoThatTakeTurnsAtOnceComeToAVerdict(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	rounds := 20
 	if os.Getenv("COTAL_LONG") != "" {
@@ -184,6 +188,7 @@ func TestFieldH7_TwoThatTakeTurnsAtOnceComeToAVerdict(t *testing.T) {
 // A holder that is killed at any step of a lease leaves something that its successor takes at once, and that nobody
 // else takes for a living holder for longer than a TTL.
 func TestAHolderThatIsKilledAtAnyStepIsFollowedAtOnce(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		place string
 		after func(*rig, *process) // what leads there

@@ -217,3 +217,57 @@ func TestFieldH2_AHostThatSleptHoldsItsLeaseAgainAndHasItsSeats(t *testing.T) {
 	w.SpawnFake("another", `[{"hang": true}]`)
 	w.Host("stop", "--with-agents").OK()
 }
+
+// A stop that cannot prove the end of a seat gives nothing back: the lease ages, and the instance goes on being expected.
+// The next host of the workspace has both at once, and ends the seat.
+//
+// proves: LEASE-12, STOP-9, DOWN-19
+func TestAStopThatCannotProveAnEndKeepsLeaseAndRegistration(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	where, leases := leased(t, w)
+	broken := where
+	broken.Failpoints = "pty.reap.begin=error(no proof today)"
+	h := w.Start(broken)
+	id := w.Endpoint().InstanceID
+	w.SpawnFake("stays", `[{"hang": true}]`)
+	w.Host("stop", "--with-agents").Want(5)
+	if o := lease.Observe(t.Context(), leases, id); o.Life != lease.Live || o.Row.PID != h.PID {
+		t.Errorf("the lease is %+v", o)
+	}
+	b, err := bus.Connect(t.Context(), bus.Config{URL: where.Args[1], Token: leaseToken})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	rec, err := b.Records(t.Context(), "main", func(string) bool { return true }, func(string) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := func() string {
+		t.Helper()
+		row, err := rec.Get(t.Context(), wire.ServiceKey(wire.EndpointManager, id).Status())
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := wire.DecodeServiceStatus(row.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.State
+	}
+	if s := state(); s != wire.ServiceReady {
+		t.Errorf("it is registered as %s", s)
+	}
+	next := w.Start(where)
+	if strings.Contains(next.Stderr(), "waiting") {
+		t.Errorf("the next host had to wait: %s", next.Stderr())
+	}
+	w.Host("stop", "--with-agents").OK()
+	if o := lease.Observe(t.Context(), leases, id); o.Life != lease.Lapsed {
+		t.Errorf("after a stop with proof the lease is %+v", o)
+	}
+	if s := state(); s != wire.ServiceExited {
+		t.Errorf("after a stop with proof it is registered as %s", s)
+	}
+}
