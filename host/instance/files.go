@@ -135,7 +135,15 @@ func ReadPrivate(path string, limit int64, fix string) ([]byte, error) {
 	if err != nil {
 		return nil, &FileError{Path: path, Err: err, Fix: fix}
 	}
-	raw, err := io.ReadAll(io.LimitReader(f, limit+1))
+	// Read at once into what is returned: no copy of a secret is left behind.
+	raw := make([]byte, st.Size()+1)
+	n, err := io.ReadFull(f, raw)
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		raw, err = raw[:n], nil
+	case err == nil:
+		err = errors.New("it grows while it is read")
+	}
 	if err != nil {
 		return nil, &FileError{Path: path, Err: err, Fix: fix}
 	}

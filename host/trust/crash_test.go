@@ -3,6 +3,8 @@ package trust
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"syscall"
@@ -51,6 +53,19 @@ func childAct(ctx context.Context, root string) error {
 				return err
 			}})
 			err = s.Renew(ctx)
+		}
+	case "mint-and-wait":
+		var last Credential
+		for range 5 {
+			if last, err = a.Mint(ctx, Request{Profile: Agent, UID: uid}); err != nil {
+				return err
+			}
+		}
+		if err = keys.Rotate(ctx); err == nil {
+			if _, err = a.Revoke(ctx, Life{UID: uid}); err == nil {
+				fmt.Println("minted", last.ID)
+				_, err = io.Copy(io.Discard, os.Stdin) // until the parent has seen enough
+			}
 		}
 	case "revoke":
 		_, err = a.Revoke(ctx, Life{UID: uid})

@@ -69,7 +69,9 @@ func ExamineKeys(store SecretStore, space string, now time.Time) []Fact {
 	if err != nil {
 		return []Fact{{Name: "keys", Verdict: Wrong, Text: err.Error(), Repair: "restore .cotal/auth from a backup"}}
 	}
-	_, s, err := k.load()
+	b, s, err := k.load()
+	defer b.wipe()
+	defer s.wipe()
 	if err != nil {
 		return []Fact{{Name: "keys", Verdict: Wrong, Text: err.Error(), Repair: "restore .cotal/auth from a backup"}}
 	}

@@ -1,8 +1,9 @@
 package trust
 
 import (
-	"bytes"
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,11 @@ func accountFile(space string) string {
 	return "account." + hex.EncodeToString([]byte(space)) + ".json"
 }
 
+// revokedFile is the name of the keys that a space's account refuses. It is there as soon as the account is.
+func revokedFile(space string) string {
+	return "revoked." + hex.EncodeToString([]byte(space)) + ".json"
+}
+
 // revocationSlack is how long a revocation outlives the longest credential, for clocks that differ.
 const revocationSlack = 10 * time.Minute
 
@@ -48,7 +54,7 @@ type brokerKeys struct {
 // keyPair is a key with its seed.
 type keyPair struct {
 	Public string    `json:"public"`
-	Seed   string    `json:"seed"`
+	Seed   secret    `json:"seed"`
 	Since  time.Time `json:"since"`
 	// Pending: no server knows it yet, so that it must not sign. Retired is when a signing key was replaced: it
 	// still verifies, and signs no more.
@@ -78,10 +84,16 @@ func (a accountRef) signer() (keyPair, error) {
 
 // spaceKeys is the content of account.<key>.json.
 type spaceKeys struct {
+	V       int        `json:"v"`
+	Space   string     `json:"space"`
+	Account accountRef `json:"account"`
+}
+
+// revokedKeys is the content of revoked.<key>.json. It is apart from the keys, which are not written again at the
+// end of every seat.
+type revokedKeys struct {
 	V       int              `json:"v"`
-	Space   string           `json:"space"`
-	Account accountRef       `json:"account"`
-	Revoked map[string]int64 `json:"revoked,omitempty"` // public nkey: seconds; refuses what was issued until then
+	Revoked map[string]int64 `json:"revoked"` // public nkey: seconds; refuses what was issued until then
 }
 
 // Keyring is the keys of one space and its broker, as they are in a SecretStore. It keeps no seed in memory.
@@ -100,7 +112,7 @@ func MakeKeyring(ctx context.Context, store SecretStore, space string) (*Keyring
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := k.load(); err == nil {
+	if k.whole() == nil {
 		return k, nil
 	}
 	unlock, err := store.Lock(ctx)
@@ -108,7 +120,9 @@ func MakeKeyring(ctx context.Context, store SecretStore, space string) (*Keyring
 		return nil, fmt.Errorf("make keys: %w", err)
 	}
 	defer unlock()
-	if _, err = k.readBroker(); errors.Is(err, fs.ErrNotExist) {
+	b, err := k.readBroker()
+	b.wipe()
+	if errors.Is(err, fs.ErrNotExist) {
 		// Accounts without the operator that signed them are what is left of a workspace: a new operator would
 		// lock out everything that was signed below the old one.
 		names, lerr := store.List("")
@@ -126,8 +140,13 @@ func MakeKeyring(ctx context.Context, store SecretStore, space string) (*Keyring
 	if err != nil {
 		return nil, fmt.Errorf("make keys: %w", err)
 	}
-	if _, err = k.readSpace(); errors.Is(err, fs.ErrNotExist) {
+	s, err := k.readSpace()
+	s.wipe()
+	if errors.Is(err, fs.ErrNotExist) {
 		err = k.makeSpace()
+	}
+	if err == nil {
+		err = k.whole()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make keys: %w", err)
@@ -143,7 +162,7 @@ func OpenKeyring(store SecretStore, space string) (*Keyring, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := k.load(); err != nil {
+	if err := k.whole(); err != nil {
 		return nil, fmt.Errorf("open keys: %w", err)
 	}
 	return k, nil
@@ -154,6 +173,17 @@ func newKeyring(store SecretStore, space string) (*Keyring, error) {
 		return nil, fmt.Errorf("open keys: space %q is not 1 to 64 characters [A-Za-z0-9_-]", space)
 	}
 	return &Keyring{store: store, space: space, now: time.Now}, nil
+}
+
+// whole reads every file once.
+func (k *Keyring) whole() error {
+	b, s, err := k.load()
+	b.wipe()
+	s.wipe()
+	if err == nil {
+		_, err = k.readRevoked()
+	}
+	return err
 }
 
 func (k *Keyring) load() (brokerKeys, spaceKeys, error) {
@@ -170,7 +200,7 @@ func (k *Keyring) readBroker() (brokerKeys, error) {
 	if err := k.read(brokerFile, &b); err != nil {
 		return b, err
 	}
-	err := checkPair(b.Operator, nkeys.IsValidPublicOperatorKey, nkeys.PrefixByteOperator)
+	err := b.Operator.check(nkeys.PrefixByteOperator)
 	if err == nil {
 		err = checkAccount(b.System)
 	}
@@ -190,15 +220,32 @@ func (k *Keyring) readSpace() (spaceKeys, error) {
 	if err == nil && s.Space != k.space {
 		err = fmt.Errorf("it is of space %q", s.Space)
 	}
-	for nkey := range s.Revoked {
-		if err == nil && !nkeys.IsValidPublicUserKey(nkey) {
-			err = errors.New("a revoked key is no user key")
-		}
-	}
 	if err != nil || s.V != 1 {
 		return s, damaged(name, err)
 	}
 	return s, nil
+}
+
+func (k *Keyring) readRevoked() (map[string]int64, error) {
+	var r revokedKeys
+	name := revokedFile(k.space)
+	err := k.read(name, &r)
+	if errors.Is(err, fs.ErrNotExist) {
+		// Without it whatever was revoked would be let in again.
+		return nil, damaged(name, errors.New("is missing"))
+	}
+	if err != nil {
+		return nil, err
+	}
+	for nkey := range r.Revoked {
+		if err == nil && !nkeys.IsValidPublicUserKey(nkey) {
+			err = errors.New("a revoked key is no user key")
+		}
+	}
+	if err != nil || r.V != 1 {
+		return nil, damaged(name, err)
+	}
+	return r.Revoked, nil
 }
 
 func (k *Keyring) read(name string, dst any) error {
@@ -206,9 +253,8 @@ func (k *Keyring) read(name string, dst any) error {
 	if err != nil {
 		return err
 	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(dst); err != nil {
+	defer clear(raw)
+	if err := json.Unmarshal(raw, dst); err != nil {
 		return damaged(name, errors.New("it is not the JSON that was written")) // the text of the error could quote a seed
 	}
 	return nil
@@ -221,26 +267,6 @@ func damaged(name string, err error) error {
 	return &instance.FileError{Path: name, Err: err, Fix: "restore it from a backup; keys are never made anew over a file that is there"}
 }
 
-func checkPair(p keyPair, valid func(string) bool, prefix nkeys.PrefixByte) error {
-	if !valid(p.Public) {
-		return errors.New("a public key is not valid")
-	}
-	got, raw, err := nkeys.DecodeSeed([]byte(p.Seed))
-	if err != nil || got != prefix {
-		return errors.New("a seed is not valid")
-	}
-	clear(raw)
-	kp, err := nkeys.FromSeed([]byte(p.Seed))
-	if err != nil {
-		return errors.New("a seed is not valid")
-	}
-	defer kp.Wipe()
-	if pub, err := kp.PublicKey(); err != nil || pub != p.Public {
-		return errors.New("a seed is not that of its public key")
-	}
-	return nil
-}
-
 func checkAccount(a accountRef) error {
 	if !nkeys.IsValidPublicAccountKey(a.Public) {
 		return errors.New("an account key is not valid")
@@ -249,49 +275,51 @@ func checkAccount(a accountRef) error {
 		return err
 	}
 	for _, p := range a.Signing {
-		if err := checkPair(p, nkeys.IsValidPublicAccountKey, nkeys.PrefixByteAccount); err != nil {
+		if err := p.check(nkeys.PrefixByteAccount); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (k *Keyring) newPair(create func() (nkeys.KeyPair, error)) (keyPair, error) {
-	kp, err := create()
+func (k *Keyring) newPair(prefix nkeys.PrefixByte) (keyPair, error) {
+	var raw [ed25519.SeedSize]byte
+	defer clear(raw[:])
+	rand.Read(raw[:])
+	priv := ed25519.NewKeyFromSeed(raw[:])
+	defer clear(priv)
+	pub, err := nkeys.Encode(prefix, priv[ed25519.SeedSize:])
 	if err != nil {
 		return keyPair{}, fmt.Errorf("make key: %w", err)
 	}
-	defer kp.Wipe()
-	pub, err := kp.PublicKey()
+	seed, err := nkeys.EncodeSeed(prefix, raw[:])
 	if err != nil {
 		return keyPair{}, fmt.Errorf("make key: %w", err)
 	}
-	seed, err := kp.Seed()
-	if err != nil {
-		return keyPair{}, fmt.Errorf("make key: %w", err)
-	}
-	return keyPair{Public: pub, Seed: string(seed), Since: k.now().UTC().Truncate(time.Second)}, nil
+	return keyPair{Public: string(pub), Seed: seed, Since: k.now().UTC().Truncate(time.Second)}, nil
 }
 
 func (k *Keyring) newAccount() (accountRef, error) {
-	own, err := k.newPair(nkeys.CreateAccount)
+	own, err := k.newPair(nkeys.PrefixByteAccount)
 	if err != nil {
 		return accountRef{}, err
 	}
-	signing, err := k.newPair(nkeys.CreateAccount)
+	clear(own.Seed) // see accountRef
+	signing, err := k.newPair(nkeys.PrefixByteAccount)
 	return accountRef{Public: own.Public, Signing: []keyPair{signing}}, err
 }
 
 func (k *Keyring) makeBroker() error {
 	b := brokerKeys{V: 1}
 	var err error
-	if b.Operator, err = k.newPair(nkeys.CreateOperator); err != nil {
+	if b.Operator, err = k.newPair(nkeys.PrefixByteOperator); err != nil {
 		return err
 	}
 	if b.System, err = k.newAccount(); err != nil {
 		return err
 	}
-	if err := k.write(brokerFile, b); err != nil {
+	defer b.wipe()
+	if err := k.write(brokerFile, b, b.pairs()); err != nil {
 		return err
 	}
 	return fpBrokerKeys.Hit()
@@ -303,18 +331,28 @@ func (k *Keyring) makeSpace() error {
 	if s.Account, err = k.newAccount(); err != nil {
 		return err
 	}
-	if err := k.write(accountFile(k.space), s); err != nil {
+	defer s.wipe()
+	if err := k.write(revokedFile(k.space), revokedKeys{V: 1, Revoked: map[string]int64{}}, nil); err != nil {
+		return err
+	}
+	if err := k.write(accountFile(k.space), s, s.Account.Signing); err != nil {
 		return err
 	}
 	return fpSpaceKeys.Hit()
 }
 
-func (k *Keyring) write(name string, v any) error {
+// write encodes v, with the seeds of pairs in the order in which they stand in it.
+func (k *Keyring) write(name string, v any, pairs []keyPair) error {
 	raw, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode keys: %w", err)
 	}
-	return k.store.Write(name, append(raw, '\n'))
+	raw, err = fill(append(raw, '\n'), pairs)
+	if err != nil {
+		return fmt.Errorf("encode keys: %w", err)
+	}
+	defer clear(raw)
+	return k.store.Write(name, raw)
 }
 
 // change rewrites the keys of the space under the lock, if edit says so.
@@ -328,11 +366,12 @@ func (k *Keyring) change(ctx context.Context, edit func(*spaceKeys) (bool, error
 	if err != nil {
 		return fmt.Errorf("change keys: %w", err)
 	}
+	defer func(before spaceKeys) { before.wipe(); s.wipe() }(s)
 	changed, err := edit(&s)
 	if err != nil || !changed {
 		return err
 	}
-	if err := k.write(accountFile(k.space), s); err != nil {
+	if err := k.write(accountFile(k.space), s, s.Account.Signing); err != nil {
 		return fmt.Errorf("change keys: %w", err)
 	}
 	return nil
@@ -341,23 +380,30 @@ func (k *Keyring) change(ctx context.Context, edit func(*spaceKeys) (bool, error
 // Revoke adds keys to those that the account refuses, and drops what no living credential needs any more: one
 // that was issued before a revocation is dead by itself after the longest life of a credential.
 func (k *Keyring) Revoke(ctx context.Context, public ...string) error {
-	now := k.now()
-	err := k.change(ctx, func(s *spaceKeys) (bool, error) {
-		kept := prunedRevocations(s.Revoked, now)
-		changed := len(kept) != len(s.Revoked)
-		for _, p := range public {
-			if !nkeys.IsValidPublicUserKey(p) {
-				return false, fmt.Errorf("revoke key: %q is no user key", p)
-			}
-			if _, ok := kept[p]; !ok {
-				kept[p], changed = now.Unix(), true
-			}
-		}
-		s.Revoked = kept
-		return changed, nil
-	})
+	unlock, err := k.store.Lock(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("revoke keys: %w", err)
+	}
+	defer unlock()
+	all, err := k.readRevoked()
+	if err != nil {
+		return fmt.Errorf("revoke keys: %w", err)
+	}
+	now := k.now()
+	kept := prunedRevocations(all, now)
+	changed := len(kept) != len(all)
+	for _, p := range public {
+		if !nkeys.IsValidPublicUserKey(p) {
+			return fmt.Errorf("revoke keys: %q is no user key", p)
+		}
+		if _, ok := kept[p]; !ok {
+			kept[p], changed = now.Unix(), true
+		}
+	}
+	if changed {
+		if err := k.write(revokedFile(k.space), revokedKeys{V: 1, Revoked: kept}, nil); err != nil {
+			return fmt.Errorf("revoke keys: %w", err)
+		}
 	}
 	return fpKeysRevoked.Hit()
 }
@@ -371,69 +417,6 @@ func prunedRevocations(all map[string]int64, now time.Time) map[string]int64 {
 		}
 	}
 	return kept
-}
-
-// Rotate gives the space a new signing key, which signs as soon as every server knows it (Activate, after a push).
-// The one that is replaced still verifies what it signed, for as long as any of that lives; keys that were replaced
-// longer ago are dropped. A rotation that is pending already is the one.
-func (k *Keyring) Rotate(ctx context.Context) error {
-	fresh, err := k.newPair(nkeys.CreateAccount)
-	if err != nil {
-		return err
-	}
-	fresh.Pending = true
-	err = k.change(ctx, func(s *spaceKeys) (bool, error) {
-		signing := living(s.Account.Signing, k.now())
-		if slices.ContainsFunc(signing, func(p keyPair) bool { return p.Pending }) {
-			return false, nil
-		}
-		s.Account.Signing = append(signing, fresh)
-		return true, nil
-	})
-	if err != nil {
-		return fmt.Errorf("rotate signing key: %w", err)
-	}
-	return fpKeyRotated.Hit()
-}
-
-// Activate makes a pending signing key the one that signs, if it is among those that every server knows now.
-func (k *Keyring) Activate(ctx context.Context, known []string) error {
-	return k.change(ctx, func(s *spaceKeys) (bool, error) {
-		i := slices.IndexFunc(s.Account.Signing, func(p keyPair) bool { return p.Pending && slices.Contains(known, p.Public) })
-		if i < 0 {
-			return false, nil
-		}
-		now := k.now().UTC().Truncate(time.Second)
-		for j := range s.Account.Signing {
-			if p := &s.Account.Signing[j]; j != i && p.Retired == nil {
-				p.Retired = &now
-			}
-		}
-		s.Account.Signing[i].Pending = false
-		return true, nil
-	})
-}
-
-// Drop takes every replaced signing key away at once: whatever they signed is refused from the next push on,
-// and its connections are ended.
-func (k *Keyring) Drop(ctx context.Context) error {
-	err := k.change(ctx, func(s *spaceKeys) (bool, error) {
-		kept := slices.DeleteFunc(slices.Clone(s.Account.Signing), func(p keyPair) bool { return p.Retired != nil })
-		changed := len(kept) != len(s.Account.Signing)
-		s.Account.Signing = kept
-		return changed, nil
-	})
-	if err != nil {
-		return fmt.Errorf("drop replaced signing keys: %w", err)
-	}
-	return nil
-}
-
-// living are the keys that may have signed something that lives.
-func living(all []keyPair, now time.Time) []keyPair {
-	return slices.DeleteFunc(slices.Clone(all), func(p keyPair) bool {
-		return p.Retired != nil && now.Sub(*p.Retired) > MaxLife+revocationSlack
-	})
 }
 
 // Bundle is what a broker has to know, all of it public.
@@ -456,17 +439,15 @@ func (k *Keyring) Bundle() (Bundle, error) {
 	if err != nil {
 		return Bundle{}, fmt.Errorf("sign accounts: %w", err)
 	}
-	op, err := nkeys.FromSeed([]byte(b.Operator.Seed))
+	defer b.wipe()
+	defer s.wipe()
+	revoked, err := k.readRevoked()
 	if err != nil {
 		return Bundle{}, fmt.Errorf("sign accounts: %w", err)
 	}
-	defer op.Wipe()
 	oc := jwt.NewOperatorClaims(b.Operator.Public)
 	oc.Name, oc.SystemAccount = "cotal", b.System.Public
 	out := Bundle{Operator: b.Operator.Public, System: b.System.Public, Account: s.Account.Public, Accounts: map[string]string{}}
-	if out.OperatorToken, err = oc.Encode(op); err != nil {
-		return Bundle{}, fmt.Errorf("sign operator: %w", err)
-	}
 	sys := jwt.NewAccountClaims(b.System.Public)
 	sys.Name = "system"
 	for _, p := range b.System.Signing {
@@ -483,15 +464,23 @@ func (k *Keyring) Bundle() (Bundle, error) {
 		acc.SigningKeys.Add(p.Public)
 		out.Signing = append(out.Signing, p.Public)
 	}
-	for nkey, at := range prunedRevocations(s.Revoked, k.now()) {
+	for nkey, at := range prunedRevocations(revoked, k.now()) {
 		acc.RevokeAt(nkey, time.Unix(at, 0))
 	}
-	for _, c := range []*jwt.AccountClaims{sys, acc} {
-		token, err := c.Encode(op)
-		if err != nil {
-			return Bundle{}, fmt.Errorf("sign account %s: %w", c.Name, err)
+	err = b.Operator.with(func(op nkeys.KeyPair, sign jwt.SignFn) error {
+		var err error
+		if out.OperatorToken, err = oc.EncodeWithSigner(op, sign); err != nil {
+			return err
 		}
-		out.Accounts[c.Subject] = token
+		for _, c := range []*jwt.AccountClaims{sys, acc} {
+			if out.Accounts[c.Subject], err = c.EncodeWithSigner(op, sign); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return Bundle{}, fmt.Errorf("sign accounts: %w", err)
 	}
 	return out, nil
 }
@@ -505,25 +494,27 @@ func (k *Keyring) sign(c *jwt.UserClaims, system bool) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("sign credential: %w", err)
 		}
+		defer b.wipe()
 		ref = b.System
 	} else {
 		s, err := k.readSpace()
 		if err != nil {
 			return "", fmt.Errorf("sign credential: %w", err)
 		}
+		defer s.wipe()
 		ref = s.Account
 	}
 	signer, err := ref.signer()
 	if err != nil {
 		return "", fmt.Errorf("sign credential: %w", err)
 	}
-	kp, err := nkeys.FromSeed([]byte(signer.Seed))
-	if err != nil {
-		return "", fmt.Errorf("sign credential: %w", err)
-	}
-	defer kp.Wipe()
 	c.IssuerAccount = ref.Public
-	token, err := c.Encode(kp)
+	var token string
+	err = signer.with(func(issuer nkeys.KeyPair, sign jwt.SignFn) error {
+		var err error
+		token, err = c.EncodeWithSigner(issuer, sign)
+		return err
+	})
 	if err != nil {
 		return "", fmt.Errorf("sign credential: %w", err)
 	}
@@ -536,5 +527,6 @@ func (k *Keyring) account() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read account: %w", err)
 	}
+	defer s.wipe()
 	return s.Account.Public, nil
 }

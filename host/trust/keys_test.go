@@ -167,7 +167,7 @@ func TestTwoProcessesThatMakeKeysAtOnceEndUpWithTheSame(t *testing.T) {
 			t.Errorf("account %s: %v, %+v", account, err, c)
 		}
 	}
-	if names, err := k.store.List(""); err != nil || len(names) != 2 {
+	if names, err := k.store.List(""); err != nil || len(names) != 3 {
 		t.Errorf("files: %v, %v", names, err)
 	}
 }
@@ -198,6 +198,10 @@ func TestKilledAtEachStepKeysAreTheOldOnesOrTheNewOnes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			revoked, err := k.readRevoked()
+			if err != nil {
+				t.Fatal(err)
+			}
 			wantKeys, wantRevoked := 1, 0
 			if change {
 				wantKeys = 2
@@ -205,8 +209,8 @@ func TestKilledAtEachStepKeysAreTheOldOnesOrTheNewOnes(t *testing.T) {
 			if strings.Contains(fp, "revoked") {
 				wantRevoked = 1
 			}
-			if len(s.Account.Signing) != wantKeys || len(s.Revoked) != wantRevoked {
-				t.Errorf("%d signing keys and %d revoked, want %d and %d", len(s.Account.Signing), len(s.Revoked), wantKeys, wantRevoked)
+			if len(s.Account.Signing) != wantKeys || len(revoked) != wantRevoked {
+				t.Errorf("%d signing keys and %d revoked, want %d and %d", len(s.Account.Signing), len(revoked), wantKeys, wantRevoked)
 			}
 		})
 	}
@@ -268,7 +272,10 @@ func TestAKeyFileThatCannotBeUsedIsNamedAndNeverMadeAnew(t *testing.T) {
 			must(t, os.WriteFile(path, bytes.Replace(raw, []byte(`"v": 1`), []byte(`"v": 2`), 1), 0o600))
 		},
 	} {
-		for _, file := range []string{brokerFile, accountFile(space)} {
+		for _, file := range []string{brokerFile, accountFile(space), revokedFile(space)} {
+			if file == revokedFile(space) && strings.HasPrefix(name, "a seed") {
+				continue
+			}
 			t.Run(name+" "+file, func(t *testing.T) {
 				root := t.TempDir()
 				k := openKeys(t, root)
@@ -362,18 +369,22 @@ func TestRevokedKeysAreForgottenOnceWhatTheyHeldHasEnded(t *testing.T) {
 	c := &clock{}
 	k.now = c.now
 	must(t, k.Revoke(t.Context(), revokedKey))
-	s, err := k.readSpace()
+	revoked, err := k.readRevoked()
 	must(t, err)
-	first := s.Revoked[revokedKey]
+	first := revoked[revokedKey]
 	c.add(time.Hour)
 	must(t, k.Revoke(t.Context(), revokedKey))
-	if s, err = k.readSpace(); err != nil || s.Revoked[revokedKey] != first {
-		t.Errorf("a second revocation moved the first: %v, %v", s.Revoked, err)
+	if revoked, err = k.readRevoked(); err != nil || revoked[revokedKey] != first || first == 0 {
+		t.Errorf("a second revocation moved the first: %v, %v", revoked, err)
 	}
 	c.add(MaxLife + revocationSlack)
 	must(t, k.Revoke(t.Context()))
-	if s, err = k.readSpace(); err != nil || len(s.Revoked) != 0 {
-		t.Errorf("revoked: %v, %v; want none", s.Revoked, err)
+	if revoked, err = k.readRevoked(); err != nil || len(revoked) != 0 {
+		t.Errorf("revoked: %v, %v; want none", revoked, err)
+	}
+	must(t, os.Remove(filepath.Join(k.store.(*FileStore).dir, revokedFile(space))))
+	if _, err := k.Bundle(); err == nil || !strings.Contains(err.Error(), revokedFile(space)) {
+		t.Errorf("without the list of revoked keys: %v", err)
 	}
 }
 
