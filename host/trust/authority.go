@@ -58,6 +58,10 @@ type Authority interface {
 	//
 	// Errors: as of Mint.
 	Stand(ctx context.Context, r Request) (*Standing, error)
+	// Adopt goes on renewing a credential that is a file, after a restart of the host: Stand without a mint.
+	//
+	// Error: ErrRefused (the file is damaged, or of another profile or life).
+	Adopt(r Request, file []byte) (*Standing, error)
 	// Revoke ends every credential of a life. In this order: each row of the ledger marked revoked, the keys
 	// refused by every server of the broker, every connection of the holders ended and none found in a second
 	// look at every server. It is idempotent, and goes on where an interrupted one stopped. Of the host's own

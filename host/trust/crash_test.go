@@ -45,13 +45,7 @@ func childAct(ctx context.Context, root string) error {
 	case "renew":
 		var s *Standing
 		if s, err = a.Stand(ctx, Request{Profile: Agent, UID: uid}); err == nil {
-			s.Configure(StandingConfig{Deliver: func(_ context.Context, c Credential) error {
-				file, err := c.File()
-				if err == nil {
-					err = store.Write(CredentialFile(space, "reviewer", uid), file)
-				}
-				return err
-			}})
+			s.Configure(StandingConfig{Deliver: ToFile(store, CredentialFile(space, "reviewer", uid))})
 			err = s.Renew(ctx)
 		}
 	case "mint-and-wait":

@@ -24,6 +24,12 @@ var (
 	fpGated    = failpoint.New("host.mint.gated")    // everything is written, and nobody holds it
 )
 
+// Tags of a credential. Whom it says it is for a client believes (sdk/mesh); what it may do, nobody reads there.
+const (
+	tagProfile = "profile:"
+	tagLife    = "life:"
+)
+
 // gateTries is how often a gate that changed without any difference is tried again.
 const gateTries = 8
 
@@ -99,7 +105,7 @@ func (a *Static) draft(r Request) (Credential, wire.CredentialRow, error) {
 	p.grant(g)
 	claims := jwt.NewUserClaims(key.Public)
 	claims.Name = holder.String()
-	claims.Tags.Add("profile:"+string(p.name), "life:"+life.UID)
+	claims.Tags.Add(tagProfile+string(p.name), tagLife+life.UID)
 	claims.Expires = exp.Unix()
 	claims.Permissions = g.permissions()
 	token, err := a.cfg.Keys.sign(claims, p.system)

@@ -1,12 +1,16 @@
 package trust
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/nats-io/jwt/v2"
 
 	"github.com/cotal-ai/cotal-host/host/bus"
 )
@@ -50,6 +54,61 @@ func (a *Static) Stand(ctx context.Context, r Request) (*Standing, error) {
 		return nil, err
 	}
 	return &Standing{auth: a, req: r, now: a.cfg.Now, current: c}, nil
+}
+
+// Adopt goes on with a credential that is a file: its holder outlives the host that minted it. Nothing is minted
+// before it is due. The file has to be of the profile and the life of the request.
+func (a *Static) Adopt(r Request, file []byte) (*Standing, error) {
+	p := r.Profile.row()
+	if !p.standing {
+		return nil, fmt.Errorf("adopt credential: %w: profile %q is for one step and is not renewed", ErrRefused, string(r.Profile))
+	}
+	token, err := jwt.ParseDecoratedJWT(file)
+	if err != nil {
+		return nil, fmt.Errorf("adopt credential: %w: it is no credentials file", ErrRefused)
+	}
+	claims, err := jwt.DecodeUserClaims(token)
+	if err != nil {
+		return nil, fmt.Errorf("adopt credential: %w: its token cannot be read", ErrRefused)
+	}
+	kp, err := jwt.ParseDecoratedUserNKey(file)
+	if err != nil {
+		return nil, fmt.Errorf("adopt credential: %w: its key cannot be read", ErrRefused)
+	}
+	defer kp.Wipe()
+	seed, err := kp.Seed()
+	if err != nil {
+		return nil, fmt.Errorf("adopt credential: %w: its key cannot be read", ErrRefused)
+	}
+	r.Key = Key{Public: claims.Subject, Seed: bytes.Clone(seed)}
+	life := a.cfg.Instance
+	if p.agent {
+		life = r.UID
+	}
+	switch {
+	case checkKey(r.Key) != nil:
+		return nil, fmt.Errorf("adopt credential: %w: its key is not that of its token", ErrRefused)
+	case claims.Name != a.Principal(claims.Subject).String() || !slices.Contains(claims.Tags, tagProfile+string(p.name)) || !slices.Contains(claims.Tags, tagLife+life):
+		return nil, fmt.Errorf("adopt credential: %w: it is not of profile %s in life %s", ErrRefused, p.name, life)
+	case claims.Expires == 0:
+		return nil, fmt.Errorf("adopt credential: %w: it has no end", ErrRefused)
+	}
+	return &Standing{auth: a, req: r, now: a.cfg.Now, current: Credential{
+		ID: credentialID(token), Profile: p.name, Public: claims.Subject, Issued: time.Unix(claims.IssuedAt, 0), Expires: time.Unix(claims.Expires, 0),
+		token: token, seed: r.Key.Seed, now: a.cfg.Now,
+	}}, nil
+}
+
+// ToFile delivers a credential to a file of a store, in one step. Its holder reads it whenever it connects.
+func ToFile(store SecretStore, name string) func(context.Context, Credential) error {
+	return func(_ context.Context, c Credential) error {
+		file, err := c.File()
+		if err != nil {
+			return err
+		}
+		defer clear(file)
+		return store.Write(name, file)
+	}
 }
 
 // Configure sets what Run does beside renewing; before Run.

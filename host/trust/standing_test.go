@@ -3,12 +3,14 @@ package trust
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/busy"
 )
@@ -196,5 +198,51 @@ func TestFieldG4_ADeadSourceIsAskedLessAndLess(t *testing.T) {
 	}
 	if n := attempts(20*time.Second, time.Minute, time.Hour); n > 20 {
 		t.Errorf("%d tries in an hour after its end", n)
+	}
+}
+
+// A seat outlives the host that minted its credential: the next one goes on with the file, and mints nothing before
+// it is due.
+func TestTheNextHostGoesOnWithTheCredentialOfASeat(t *testing.T) {
+	r := newRig(t)
+	uid, other := r.activate(), r.activate()
+	req := Request{Profile: Agent, UID: uid, Scope: Scope{Read: []string{"dev"}}}
+	name := CredentialFile(space, "reviewer", uid)
+	c := r.mint(req)
+	must(t, ToFile(r.store, name)(t.Context(), c))
+	file, err := r.store.Read(name)
+	must(t, err)
+
+	next := r.static(bus.Config{URL: r.br.URL()})
+	s, err := next.Adopt(req, file)
+	must(t, err)
+	if got := s.Current(); got.ID != c.ID || got.Public != c.Public || !got.Expires.Equal(c.Expires) {
+		t.Errorf("adopted %v, want %v", got, c)
+	}
+	if n := len(r.ledger(Life{UID: uid})); n != 1 {
+		t.Errorf("%d rows, want the one it had", n)
+	}
+	s.Configure(StandingConfig{Deliver: ToFile(r.store, name)})
+	r.clock.add(time.Second)
+	must(t, s.Renew(t.Context()))
+	if got := s.Current(); got.ID == c.ID || got.Public != c.Public {
+		t.Errorf("renewed to %v, from %v", got, c)
+	}
+	if now, err := r.store.Read(name); err != nil || string(now) == string(file) {
+		t.Errorf("the file was not written again: %v", err)
+	}
+	for what, tc := range map[string]struct {
+		req  Request
+		file []byte
+	}{
+		"another life":    {Request{Profile: Agent, UID: other}, file},
+		"another profile": {Request{Profile: Observer}, file},
+		"a one-shot":      {Request{Profile: Purger}, file},
+		"a torn file":     {req, file[:len(file)/2]},
+		"no file":         {req, nil},
+	} {
+		if _, err := next.Adopt(tc.req, tc.file); !errors.Is(err, ErrRefused) || strings.Contains(err.Error(), string(c.seed)) {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
