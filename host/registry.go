@@ -204,13 +204,23 @@ func (h *Host) offer() {
 	}
 }
 
-// superseded ends a host whose instance another one has taken over. Its seats are that one's now.
+// ErrReplaced: another host has the instance of this one, which ended for it.
+var ErrReplaced = errors.New("another host has taken over this instance")
+
+// superseded ends a host whose instance another one has taken over. Its seats are that one's now. Whether the lease or
+// the registry was the first to tell is one.
 func (h *Host) superseded(err error) {
-	err = fmt.Errorf("another host has taken over this instance: %w", err)
-	h.log.Error("superseded", "err", err)
+	err = fmt.Errorf("%w: %v", ErrReplaced, err) // not wrapped: a refusal that a fence met is not how the process ends
 	h.stop.mu.Lock()
-	h.stop.lost = err
+	told := h.stop.lost != nil
+	if !told {
+		h.stop.lost = err
+	}
 	h.stop.mu.Unlock()
+	if told {
+		return
+	}
+	h.log.Error("superseded", "err", err)
 	_, _ = h.shutdown(false, nil) // sparing the seats; that it is stopping already is as good
 }
 
