@@ -11,6 +11,23 @@ import (
 	"time"
 )
 
+// MakeWorkspace creates .cotal in a workspace root if it is missing, and returns its path. It refuses a link, and a
+// directory of another user.
+//
+// Errors: a *FileError that names it.
+func MakeWorkspace(root string) (string, error) {
+	dir := filepath.Join(root, ".cotal")
+	switch err := os.Mkdir(dir, 0o700); {
+	case err == nil:
+		if err := syncDir(root); err != nil {
+			return "", err
+		}
+	case !errors.Is(err, fs.ErrExist):
+		return "", &FileError{Path: root, Err: err, Fix: "name a directory with --root"}
+	}
+	return dir, checkDir(dir, false)
+}
+
 // MakePrivate creates directories below base, which exists, each 0700, and returns the last one's path. One
 // that exists already has to be ours alone.
 //

@@ -446,6 +446,34 @@ func TestASecretIsNotWrittenOutsideTheStore(t *testing.T) {
 	}
 }
 
+func TestAStoreIsNotOpenedThroughALinkOrInAnOpenDirectory(t *testing.T) {
+	for name, spoil := range map[string]func(root string){
+		"a link for .cotal": func(root string) { must(t, os.Symlink(t.TempDir(), filepath.Join(root, ".cotal"))) },
+		"a link for .cotal/auth": func(root string) {
+			must(t, os.Mkdir(filepath.Join(root, ".cotal"), 0o700))
+			must(t, os.Symlink(t.TempDir(), filepath.Join(root, ".cotal", "auth")))
+		},
+		"auth open to others": func(root string) {
+			must(t, os.MkdirAll(filepath.Join(root, ".cotal", "auth"), 0o700))
+			must(t, os.Chmod(filepath.Join(root, ".cotal", "auth"), 0o755))
+		},
+		"a file for .cotal/auth": func(root string) {
+			must(t, os.Mkdir(filepath.Join(root, ".cotal"), 0o700))
+			must(t, os.WriteFile(filepath.Join(root, ".cotal", "auth"), nil, 0o600))
+		},
+		"no workspace": func(root string) { must(t, os.Remove(root)) },
+	} {
+		root := filepath.Join(t.TempDir(), "w")
+		must(t, os.Mkdir(root, 0o700))
+		spoil(root)
+		_, err := OpenFileStore(t.Context(), root)
+		var fe *instance.FileError
+		if !errors.As(err, &fe) || fe.Fix == "" || !strings.Contains(err.Error(), root) {
+			t.Errorf("%s: %v; want a FileError that says what to do", name, err)
+		}
+	}
+}
+
 func TestALockedStoreIsWaitedForAndThenTold(t *testing.T) {
 	store := openKeys(t, t.TempDir()).store
 	unlock, err := store.Lock(t.Context())

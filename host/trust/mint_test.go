@@ -246,6 +246,9 @@ func TestManyMintsUnderOneGateAtOnceAllSucceed(t *testing.T) {
 	if n := len(r.ledger(Life{UID: uid})); n != 20 {
 		t.Errorf("%d rows, want 20", n)
 	}
+	if n := len(r.auth.turns.gate); n != 0 {
+		t.Errorf("%d gates are remembered", n)
+	}
 }
 
 // proves: START-26, CRED-2

@@ -67,7 +67,7 @@ func NewStatic(cfg StaticConfig) (*Static, error) {
 			return nil, fmt.Errorf("open authority: command %q is not 1 to 32 characters [a-z0-9-]", cmd)
 		}
 	}
-	return &Static{cfg: cfg, turns: turns{}.init(), pushing: make(chan struct{}, 1)}, nil
+	return &Static{cfg: cfg, pushing: make(chan struct{}, 1)}, nil
 }
 
 // Space is the space of the keys.
@@ -138,29 +138,42 @@ func (m *minted) has(id string) bool {
 	return ok
 }
 
-// turns is one token for each gate.
+// turns is one token for each gate that somebody mints under now.
 type turns struct {
-	mu   chan struct{}
-	gate map[string]chan struct{}
+	mu   sync.Mutex
+	gate map[string]*turn
 }
 
-func (turns) init() turns {
-	return turns{mu: make(chan struct{}, 1), gate: map[string]chan struct{}{}}
+type turn struct {
+	token chan struct{}
+	users int // that hold it or wait for it
 }
 
 // take waits for the turn under a gate and returns the end of it.
-func (t turns) take(ctx context.Context, gate string) (func(), error) {
-	t.mu <- struct{}{}
-	c, ok := t.gate[gate]
+func (t *turns) take(ctx context.Context, gate string) (func(), error) {
+	t.mu.Lock()
+	g, ok := t.gate[gate]
 	if !ok {
-		c = make(chan struct{}, 1)
-		t.gate[gate] = c
+		if t.gate == nil {
+			t.gate = map[string]*turn{}
+		}
+		g = &turn{token: make(chan struct{}, 1)}
+		t.gate[gate] = g
 	}
-	<-t.mu
+	g.users++
+	t.mu.Unlock()
+	leave := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if g.users--; g.users == 0 {
+			delete(t.gate, gate)
+		}
+	}
 	select {
-	case c <- struct{}{}:
-		return func() { <-c }, nil
+	case g.token <- struct{}{}:
+		return func() { <-g.token; leave() }, nil
 	case <-ctx.Done():
+		leave()
 		return nil, context.Cause(ctx)
 	}
 }

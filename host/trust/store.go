@@ -51,8 +51,8 @@ type FileStore struct {
 // Errors: a *instance.FileError that names a directory that is not ours alone.
 func OpenFileStore(ctx context.Context, root string) (*FileStore, error) {
 	// .cotal itself holds personas and manifests that others may read.
-	base := filepath.Join(root, ".cotal")
-	if err := os.Mkdir(base, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	base, err := instance.MakeWorkspace(root)
+	if err != nil {
 		return nil, fmt.Errorf("open secret store: %w", err)
 	}
 	dir, err := instance.MakePrivate(base, "auth")
