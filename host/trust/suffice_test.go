@@ -1,14 +1,19 @@
 package trust
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/cotal-ai/cotal-host/host/broker"
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -284,4 +289,77 @@ func TestAWatcherSeesWhoIsPresent(t *testing.T) {
 		t.Error(err)
 	}
 	must(t, joined.Leave(t.Context()))
+}
+
+// A right that is missing is named to whoever needed it, with its subject, and is no timeout.
+func TestFieldG16_AMissingRightIsNamedAtOnce(t *testing.T) {
+	r := newRig(t)
+	r.serve(&sync.Map{})
+	uid := r.activate()
+	name := CredentialFile(space, "agent", uid)
+	must(t, ToFile(r.store, name)(t.Context(), r.mint(Request{Profile: Agent, UID: uid})))
+	c, err := mesh.Connect(t.Context(), mesh.Config{URL: r.br.URL(), Space: space, CredsFile: filepath.Join(r.store.Dir(), filepath.FromSlash(name))})
+	must(t, err)
+	defer c.Close()
+	began := time.Now()
+	_, err = c.Call(t.Context(), mesh.Call{Endpoint: wire.EndpointManager, Command: wire.CmdPs, Deadline: time.Minute}, nil)
+	var we *wire.Error
+	if !errors.As(err, &we) || we.Code != wire.CodePermissionDenied || !strings.Contains(err.Error(), "cotal.main.ep.") || mesh.OutcomeOf(err) != wire.OutcomeNotExecuted {
+		t.Errorf("%v", err)
+	}
+	if busy.Over(began, 2*time.Second) {
+		t.Errorf("it took %v", time.Since(began))
+	}
+}
+
+// A broker that refuses a host for a while has it back as soon as it does not: no number of equal refusals makes the
+// host deaf.
+func TestFieldG3_AHostThatWasRefusedComesBack(t *testing.T) {
+	r := newRig(t)
+	var refusals counter
+	b, err := bus.Connect(t.Context(), bus.Config{
+		URL: r.br.URL(), Credentials: r.mint(Request{Profile: Supervisor, Scope: Scope{Epoch: 1}}),
+		Log: hclog.New(&hclog.LoggerOptions{Output: &refusals}),
+	})
+	must(t, err)
+	defer b.Close()
+	port := r.br.Port()
+	other, err := openKeys(t, t.TempDir()).Bundle()
+	must(t, err)
+	own := r.brCfg.Operator
+	again := func(op *broker.Operator, store string) {
+		t.Helper()
+		r.br.Shutdown()
+		cfg := r.brCfg
+		cfg.Operator, cfg.Port, cfg.StoreDir = op, port, store
+		if r.br, err = broker.Start(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again(&broker.Operator{Token: other.OperatorToken, System: other.System, Accounts: other.Accounts, Dir: t.TempDir()}, t.TempDir())
+	// A client gives up at the second refusal that equals the one before.
+	for begin := time.Now(); refusals.n.Load() < 3; time.Sleep(10 * time.Millisecond) { // a look at what it logs
+		if busy.Over(begin, 15*time.Second) {
+			t.Fatalf("it was refused %d times only", refusals.n.Load())
+		}
+	}
+	if b.Connected() {
+		t.Fatal("another operator's broker takes it: this test shows nothing")
+	}
+	again(own, r.brCfg.StoreDir)
+	for begin := time.Now(); !b.Connected(); time.Sleep(10 * time.Millisecond) {
+		if busy.Over(begin, 15*time.Second) {
+			t.Fatal("it does not come back")
+		}
+	}
+}
+
+// counter counts the lines of a log that tell of a refusal.
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) Write(p []byte) (int, error) {
+	if bytes.Contains(bytes.ToLower(p), []byte("authorization")) {
+		c.n.Add(1)
+	}
+	return len(p), nil
 }
