@@ -36,7 +36,7 @@ func (h *Host) openLease(ctx context.Context) error {
 		return err
 	}
 	h.lease, err = lease.New(lease.Config{
-		Store: h.leases, Self: self, Space: h.cfg.Space, Up: h.leases.Up(), Log: h.log.Named("lease"),
+		Store: h.leases, Self: self, Space: h.cfg.Space, Own: h.broker != nil, Up: h.leases.Up(), Log: h.log.Named("lease"),
 		Fence: h.leaseFence, Over: superseding, Lost: h.leaseLost, Waiting: h.leaseWaits,
 	})
 	if err != nil {

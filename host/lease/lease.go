@@ -91,6 +91,10 @@ type Config struct {
 	Store Store
 	Self  wire.ManagerLease // completed by Self
 	Space string            // for messages
+	// Own: the store is inside this process, which holds the lock of the workspace. Whoever wrote into it from this
+	// workspace in an earlier epoch has let go of that lock, wherever its process was: as in a container that was
+	// restarted.
+	Own bool
 	// Fence says whether this incarnation still is the registered one. It is asked after the lease was away and is
 	// held again, before anything new is started. An error that Over recognises ends the lease; any other one is asked
 	// again. Nil: nothing is registered.
@@ -399,6 +403,9 @@ func (l *Lease) look(ctx context.Context) Sight {
 func (l *Lease) process(s Sight) seat.Liveness {
 	if s.Rev == 0 || s.Err != nil {
 		return seat.Unknown
+	}
+	if l.cfg.Own && s.Row.Root == l.cfg.Self.Root && s.Row.Epoch > 0 && s.Row.Epoch < l.cfg.Self.Epoch {
+		return seat.Dead
 	}
 	return l.cfg.Process(s.Row, l.cfg.Self)
 }

@@ -333,6 +333,41 @@ func TestTheLeaseOfAProcessElsewhereIsWaitedForAndTakenWhenItAges(t *testing.T) 
 	}
 }
 
+// A container that was restarted with its broker inside: the host before had process numbers of another namespace, and
+// the lock of the workspace. It is not waited for; one of another workspace is.
+func TestTheHostBeforeOfAWorkspaceWithABrokerOfItsOwnIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, root string
+		epoch      uint64
+		waits      bool
+	}{
+		{"the host before of this workspace", "/work", 3, false},
+		{"a host of another workspace", "/copy", 3, true},
+		{"a host of a later epoch", "/work", 5, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			dead := r.holder("", c.root, c.epoch, func(c *lease.Config) { c.Self.PIDSpace = "pid:[of another container]" })
+			if err := dead.Acquire(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			waits := false
+			h := r.holder("", "/work", 4, func(c *lease.Config) {
+				c.Own = true
+				c.Waiting = func(wire.ManagerLease, time.Duration) { waits = true }
+			})
+			if err := h.Acquire(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if waits != c.waits {
+				t.Errorf("it waits: %v", waits)
+			}
+		})
+	}
+}
+
 // Where its clock stands still the broker drops nothing. Who sees no change for a whole TTL takes the lease all the same,
 // and never earlier.
 func TestFieldH8_ARowThatTheBrokerDoesNotDropIsTakenAfterATTL(t *testing.T) {
