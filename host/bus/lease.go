@@ -62,8 +62,8 @@ type LeasesConfig struct {
 	TTL   time.Duration // of a row; default wire.LeaseTTL, which the contract demands; tests shorten it
 }
 
-// Leases opens the leases of a space. Nothing is asked of the server before the first operation, which may make the
-// bucket.
+// Leases opens the leases of a space. Nothing is asked of the server before Open or the first operation, which may make
+// the bucket.
 //
 // Errors: ErrUnreachable.
 func (b *Bus) Leases(cfg LeasesConfig) (*Leases, error) {
@@ -110,6 +110,19 @@ func (l *Leases) Remade() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.remade
+}
+
+// Open finds the bucket, or makes it, once: whoever may make it does that for those who may only hold leases.
+//
+// Errors: ErrStoreUnfit (the text names the stream and the repair), ErrUnavailable, that of made.
+func (l *Leases) Open(ctx context.Context) error {
+	if l.isFound() {
+		return nil
+	}
+	if err := l.open(ctx); err != nil {
+		return fmt.Errorf("open leases of %s: %w", l.r.space, err)
+	}
+	return nil
 }
 
 // open finds the bucket, or makes it, once.

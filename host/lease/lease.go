@@ -181,7 +181,7 @@ const (
 // Acquire takes the lease, once, before anything is served. It waits for the lease of another process to age where
 // neither its death nor its life can be proved: for a TTL at most.
 //
-// Errors: *HeldError (errors.Is ErrHeld); bus.ErrUnavailable and bus.ErrStoreUnfit, and then Keep goes on with it; that
+// Errors: *HeldError (errors.Is ErrHeld); bus.ErrUnavailable and bus.ErrStoreUnfit, and then Start goes on with it; that
 // of ctx.
 func (l *Lease) Acquire(ctx context.Context) error {
 	if !l.take(ctx) {

@@ -47,8 +47,8 @@ func launchDir(seatDir string) string { return filepath.Join(seatDir, "launch") 
 // Whichever host of the space accepted it first has it: its acceptance is returned then.
 //
 // Errors, not-executed: bad-request, not-found (persona, connector), failed-precondition (among them: the id
-// was used for another request), resource-exhausted (the ceiling), unavailable (the host stops, a plugin is
-// not ready, the mesh does not answer). When the mesh did not say whether it accepted, the outcome is unknown,
+// was used for another request), resource-exhausted (the ceiling), unavailable (the host stops or cannot prove that it
+// holds its lease, a plugin is not ready, the mesh does not answer). When the mesh did not say whether it accepted, the outcome is unknown,
 // and nothing is started.
 func (s *Set) Spawn(ctx context.Context, caller wire.Caller, id, fingerprint string, args wire.SpawnArgs) (wire.Acceptance, error) {
 	return s.start(ctx, id, fingerprint, order{caller: caller, args: args})

@@ -271,3 +271,47 @@ func TestAStopThatCannotProveAnEndKeepsLeaseAndRegistration(t *testing.T) {
 		t.Errorf("after a stop with proof it is registered as %s", s)
 	}
 }
+
+// A broker that comes back with an empty store has nothing to say about who holds what. The seats go on and the host
+// starts nothing new, says why, and makes nothing anew behind anybody's back; when the store is back, it goes on by itself.
+func TestABrokerWithAnEmptyStoreStopsNewWorkAndNothingElse(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	b := w.StartBroker()
+	h := w.Start(harness.HostOptions{})
+	seat := w.SpawnFake("worker", `[{"hang": true}]`)
+	status := func(want func(*wire.LeaseStatus) bool) func() (bool, string) {
+		return func() (bool, string) {
+			var st wire.StatusReply
+			r := w.Host("status", "--json", "--timeout", "2s")
+			if r.Code == 0 {
+				r.JSON(&st)
+			}
+			return st.Lease != nil && want(st.Lease), r.String()
+		}
+	}
+	b.Kill()
+	if err := os.Rename(b.Store, b.Store+".away"); err != nil {
+		t.Fatal(err)
+	}
+	b.Restart()
+	await(t, harness.DefaultWait, "nothing new is started", status(func(l *wire.LeaseStatus) bool { return l.State == "unreadable" && l.Fenced != "" }))
+	argv := append([]string{"spawn", "--agent", "command", "--name", "late", "--detach", "--"}, w.FakeAgent(`[{"hang": true}]`)...)
+	if r := w.CLI(argv...); r.Code == 0 {
+		t.Errorf("a spawn: %v; want a refusal", r)
+	}
+	if got, ok := w.Seat("worker"); !ok || got.PID != seat.PID || got.Status != "running" || !h.Running() {
+		t.Errorf("the seat is %+v", got)
+	}
+	b.Kill()
+	if err := os.RemoveAll(b.Store); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(b.Store+".away", b.Store); err != nil {
+		t.Fatal(err)
+	}
+	b.Restart()
+	await(t, harness.DefaultWait, "the lease is held again", status(func(l *wire.LeaseStatus) bool { return l.State == "held" && l.Fenced == "" }))
+	w.SpawnFake("late", `[{"hang": true}]`)
+	w.Host("stop", "--with-agents").OK()
+}
