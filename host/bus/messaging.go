@@ -28,6 +28,7 @@ type messageStore struct {
 	AllowDirect       bool          `json:"allow_direct"`
 	AllowRollup       bool          `json:"allow_rollup_hdrs"`
 	DenyDelete        bool          `json:"deny_delete"`
+	AllowMsgTTL       bool          `json:"allow_msg_ttl,omitempty"`
 
 	// lasting: what is in it is worth something. One that is known and gone is not made anew. The rest, presence
 	// and who is on which channel, is said again within seconds by those it is about.
@@ -68,6 +69,7 @@ func messageStores(space string) ([]messageStore, error) {
 			Name: wire.BucketStream(name), Subjects: []string{wire.BucketSubject(name, ">")}, Retention: "limits", Storage: "file",
 			Discard: "new", MaxMsgsPerSubject: 1, MaxMsgs: -1, MaxBytes: -1, NumReplicas: 1, DuplicateWindow: wire.DuplicateWindow,
 			AllowDirect: true, AllowRollup: true, DenyDelete: true, lasting: bucket == wire.BucketChannels,
+			AllowMsgTTL: bucket == wire.BucketMembership, // what is left of a row that was removed
 		}
 		if bucket == wire.BucketPresence {
 			c.MaxAge, c.DuplicateWindow = wire.PresenceWindow, wire.PresenceWindow

@@ -375,13 +375,30 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.Description + " (" + strconv.Itoa(e.ErrCode) + ")" }
 
-// api sends a request to the JetStream API.
+// Waits before a request to the API is repeated that nobody was there for.
+const (
+	absentTries = 6
+	absentPause = 5 * time.Millisecond // doubles
+)
+
+// api sends a request to the JetStream API. A server that is given an account anew, as it is by every revocation, takes
+// the API away from it for a moment: a request that met nobody was not carried out, and is sent again.
 func (r *Records) api(ctx context.Context, what string, body any) ([]byte, error) {
 	raw, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
-	return r.request(ctx, &nats.Msg{Subject: "$JS.API." + what, Data: raw})
+	for try := 0; ; try++ {
+		reply, err := r.request(ctx, &nats.Msg{Subject: "$JS.API." + what, Data: raw})
+		if !errors.Is(err, nats.ErrNoResponders) || try == absentTries {
+			return reply, err
+		}
+		select {
+		case <-time.After(absentPause << try):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // publish writes one message if the last one of its subject has the expected sequence.
@@ -425,7 +442,7 @@ func (r *Records) request(ctx context.Context, m *nats.Msg) ([]byte, error) {
 	}
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return nil, fmt.Errorf("%w: nobody keeps %s (is JetStream on?): %w", ErrUnavailable, m.Subject, ErrNotWritten)
+		return nil, fmt.Errorf("%w: nobody keeps %s (is JetStream on?): %w: %w", ErrUnavailable, m.Subject, ErrNotWritten, err)
 	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrMaxPayload):
 		return nil, fmt.Errorf("%w: %w: %w", ErrUnavailable, err, ErrNotWritten)
 	case err != nil:
