@@ -174,7 +174,7 @@ func TestRenewalsNeverOverlap(t *testing.T) {
 // A release while renewals come from everywhere: the row is gone when it returns, at whatever revision it was, and
 // none of those that come after puts it back.
 //
-// proves: LEASE-4, LEASE-5, LEASE-9, LEASE-10
+// proves: LEASE-4, LEASE-5, LEASE-9
 func TestAReleasedLeaseIsNeverAcquiredAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -248,8 +248,6 @@ func TestAReleaseLeavesARowThatIsNotOurs(t *testing.T) {
 }
 
 // Whoever releases while its broker is away is not held up.
-//
-// proves: LEASE-10
 func TestAReleaseWithoutBrokerIsOverAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -260,6 +258,60 @@ func TestAReleaseWithoutBrokerIsOverAtOnce(t *testing.T) {
 	if busy.Over(begin, 2*time.Second) {
 		t.Errorf("it took %s", time.Since(begin))
 	}
+}
+
+// A release that is not carried out is told of once, by the instance and the space, and where it is not known what
+// stands there not at all. It never fails.
+//
+// proves: LEASE-10
+func TestALeaseThatIsStillThereAfterItsReleaseIsToldOf(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		unread bool // what stands there cannot be read behind the deletion
+		tells  int
+	}{{"it is seen that it is there", false, 1}, {"it cannot be seen", true, 0}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			log := &lines{}
+			h := r.holder("", "/work", 4, func(cfg *lease.Config) {
+				cfg.Store, cfg.Log = &stuckStore{Store: cfg.Store, unread: c.unread}, log.logger()
+			})
+			if err := h.Acquire(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			h.Release(t.Context())
+			if n := log.count("is still there"); n != c.tells {
+				t.Errorf("told of %d times", n)
+			}
+			if c.tells > 0 && log.count("instance="+instance) != 1 || c.tells > 0 && log.count("space=main") != 1 {
+				t.Error("it does not name the instance and the space")
+			}
+			if h.Status().Verdict != lease.Released {
+				t.Errorf("%+v", h.Status())
+			}
+		})
+	}
+}
+
+// stuckStore deletes nothing.
+type stuckStore struct {
+	lease.Store
+	unread  bool
+	deleted bool
+}
+
+func (s *stuckStore) Delete(context.Context, string, uint64) error {
+	s.deleted = true
+	return fmt.Errorf("delete lease: %w", bus.ErrUnavailable)
+}
+
+func (s *stuckStore) Get(ctx context.Context, id string) (bus.LeaseRow, error) {
+	if s.deleted && s.unread {
+		return bus.LeaseRow{}, fmt.Errorf("read lease: %w", bus.ErrUnavailable)
+	}
+	return s.Store.Get(ctx, id)
 }
 
 // proves: LEASE-11

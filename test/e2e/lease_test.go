@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/cotal-ai/cotal-host/host/broker"
 	"github.com/cotal-ai/cotal-host/host/bus"
@@ -314,4 +317,58 @@ func TestABrokerWithAnEmptyStoreStopsNewWorkAndNothingElse(t *testing.T) {
 	await(t, harness.DefaultWait, "the lease is held again", status(func(l *wire.LeaseStatus) bool { return l.State == "held" && l.Fenced == "" }))
 	w.SpawnFake("late", `[{"hang": true}]`)
 	w.Host("stop", "--with-agents").OK()
+}
+
+// Starts that are cut short at every step of taking the lease and of registering, each followed by the next at once: the
+// last one serves, under the same instance, and what it keeps on the mesh is not more than after the first.
+func TestFieldH10_StartsThatAreCutShortConvergeAndLeaveNothingMore(t *testing.T) {
+	t.Parallel()
+	w := harness.New(t)
+	where, leases := leased(t, w)
+	begun := w.Start(where)
+	id := w.Endpoint().InstanceID
+	begun.Stop()
+	places := []string{
+		"host.lease.acquiring", "host.lease.acquired", "host.register.published", "host.register.frozen", "host.register.specified", "host.register.opened",
+	}
+	kept := func() map[string]uint64 {
+		t.Helper()
+		nc, err := nats.Connect(where.Args[1], nats.Token(leaseToken))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		js, err := nc.JetStream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := map[string]uint64{}
+		for info := range js.StreamsInfo() {
+			n[info.Config.Name+" subjects"], n[info.Config.Name+" consumers"] = info.State.NumSubjects, uint64(info.State.Consumers)
+		}
+		for _, name := range []string{"subjects", "consumers"} { // they age
+			delete(n, "KV_cotal_presence_main "+name)
+			delete(n, "KV_cotal_manager_main "+name)
+		}
+		return n
+	}
+	first := kept()
+	for range 3 {
+		for _, place := range places {
+			cut := where
+			cut.Failpoints = place + "=crash"
+			w.Launch(cut).AwaitCrash()
+		}
+	}
+	h := w.Start(where)
+	if strings.Contains(h.Stderr(), "waiting") || w.Endpoint().InstanceID != id {
+		t.Errorf("instance %s after %s: %s", w.Endpoint().InstanceID, id, h.Stderr())
+	}
+	if o := lease.Observe(t.Context(), leases, id); o.Life != lease.Live || o.Row.PID != h.PID {
+		t.Errorf("the lease is %+v", o)
+	}
+	w.Host("stop").OK()
+	if last := kept(); !maps.Equal(first, last) {
+		t.Errorf("the mesh keeps %v, kept %v after the first start", last, first)
+	}
 }
