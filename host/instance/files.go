@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // FileError is a file or directory of the workspace that cannot be used as it is. Its text names the
@@ -195,7 +196,7 @@ func syncDir(dir string) error {
 }
 
 // sweepTemp removes what a host that died while writing left. The caller holds the lock.
-func sweepTemp(dir string) error {
+func sweepTemp(dir string, age time.Duration) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("sweep directory: %w", err)
@@ -203,6 +204,9 @@ func sweepTemp(dir string) error {
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), ".") || !strings.Contains(e.Name(), tempMark) || !e.Type().IsRegular() {
 			continue
+		}
+		if info, err := e.Info(); err != nil || time.Since(info.ModTime()) < age {
+			continue // it has just gone, or is being written
 		}
 		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("sweep directory: %w", err)

@@ -56,9 +56,12 @@ func MakePrivate(base string, names ...string) (string, error) {
 // point, finds the old content or the new. It survives power loss.
 func WritePrivate(dir, name string, data []byte) error { return writeFile(dir, name, data, true) }
 
-// SweepPrivate removes what a process that died while writing left in dir. The caller holds the directory's
-// lock.
-func SweepPrivate(dir string) error { return sweepTemp(dir) }
+// writeLasts is longer than anybody takes to write a file.
+const writeLasts = time.Minute
+
+// SweepPrivate removes what a process that died while writing left in dir, a minute ago or longer: what is younger
+// may be another process's that writes just now.
+func SweepPrivate(dir string) error { return sweepTemp(dir, writeLasts) }
 
 // LockPrivate takes the lock file at path, waiting for whoever holds it until ctx ends. The file stays: it
 // is the lock, and not its existence.
