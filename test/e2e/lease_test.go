@@ -139,7 +139,7 @@ func TestFieldH4_AStopAndAStartAtOnce(t *testing.T) {
 			if o := lease.Observe(t.Context(), leases, id); o.Life != lease.Lapsed {
 				t.Errorf("round %d: after the stop the lease is %+v", round, o)
 			}
-			if strings.Contains(h.Stderr(), "! ") {
+			if strings.Contains(h.Stderr(), "lease is still there") {
 				t.Errorf("round %d: the stop has something to tell: %s", round, h.Stderr())
 			}
 		}
