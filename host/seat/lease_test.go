@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/connectors/command"
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/failpoint"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -131,6 +134,28 @@ func TestAHostThatWasReplacedStartsNothingMore(t *testing.T) {
 	if r := w.terminal(id); r.State != wire.GoalFailed || r.Error == nil || r.Error.Outcome != wire.OutcomeNotExecuted || !strings.Contains(r.Error.Message, "replaced") {
 		t.Errorf("the goal ended %+v %+v", r, r.Error)
 	}
+	// One that is prepared already is not committed either.
+	l.set(nil, false)
+	if err := failpoint.Arm("host.spawn.handle-persisted=pause(" + filepath.Join(w.dir, "persisted") + ")"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(failpoint.Disarm)
+	id = wire.NewID()
+	if _, err := w.spawn(id, w.args("prepared", `[{"hang": true}]`)); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("it is prepared", func() (bool, string) {
+		_, err := os.Stat(filepath.Join(w.dir, "persisted.reached"))
+		return err == nil, fmt.Sprint(err)
+	})
+	l.set(errors.New("replaced"), true)
+	if err := os.WriteFile(filepath.Join(w.dir, "persisted"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.terminal(id); r.State != wire.GoalFailed || r.Error == nil || r.Error.Outcome != wire.OutcomeNotExecuted {
+		t.Errorf("the goal of a prepared seat ended %+v %+v", r, r.Error)
+	}
+
 	old := w.kill("steady")
 	w.eventually("it has ended", func() (bool, string) {
 		r := w.row("steady")

@@ -291,6 +291,9 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 				if err := ctx.Err(); err != nil {
 					return err
 				}
+				if err := a.set.awaitLease(ctx); err != nil { // it may have been frozen since
+					return err
+				}
 				st, err := a.adopt(ctx, true)
 				if err != nil {
 					unanswered = sdk.OutcomeOf(err) != sdk.OutcomeNotExecuted && !errors.Is(err, sdk.ErrExecFailed)
