@@ -177,7 +177,7 @@ func TestARetirementThatIsKilledIsFinishedByTheNext(t *testing.T) {
 	r := newRig(t)
 	must(t, r.retire(r.spawn("before")))
 	before := r.footprint()
-	fps := failpoints("host.retire.")
+	fps := append(failpoints("host.retire."), "host.revoke.rows", "host.trust.keys-revoked", "host.revoke.pushed", "host.revoke.evicted")
 	agents := map[string]*nats.Conn{}
 	for _, fp := range fps {
 		d := r.spawn(aliasOf(fp))

@@ -2,6 +2,8 @@ package retire_test
 
 import (
 	"maps"
+	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -79,5 +81,23 @@ func TestALifeLeavesNothingButTheKeysThatAreNeverDeleted(t *testing.T) {
 		if busy.Over(begin, 10*time.Second) {
 			t.Fatal("the mark of a membership does not end")
 		}
+	}
+}
+
+// One life after another leaves four keys each, and one slot for all of them.
+func TestFieldC3_OneLifeAfterAnotherLeavesNoMoreThanItsKeys(t *testing.T) {
+	lives := 20
+	if os.Getenv("COTAL_LONG") != "" {
+		lives = 500
+	}
+	r := newRig(t)
+	must(t, r.retire(r.spawn("reviewer")))
+	before, routines := r.footprint(), runtime.NumGoroutine()
+	for range lives {
+		must(t, r.retire(r.spawn("reviewer")))
+	}
+	r.compare(before, map[string]int{wire.KindUID: lives, wire.KindGate: lives, wire.KindLifecycle: lives, wire.KindFrontier: lives})
+	if n := runtime.NumGoroutine(); n > routines+10 {
+		t.Errorf("%d goroutines, %d before", n, routines)
 	}
 }
