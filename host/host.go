@@ -27,6 +27,7 @@ import (
 	"github.com/cotal-ai/cotal-host/host/goal"
 	"github.com/cotal-ai/cotal-host/host/instance"
 	"github.com/cotal-ai/cotal-host/host/journal"
+	"github.com/cotal-ai/cotal-host/host/lease"
 	"github.com/cotal-ai/cotal-host/host/seat"
 	"github.com/cotal-ai/cotal-host/plugins/catalog"
 	"github.com/cotal-ai/cotal-host/plugins/manifest"
@@ -80,6 +81,8 @@ type Host struct {
 	busConfig bus.Config // how the mesh is reached
 	sessions  *attach.Sessions
 
+	leases       *bus.Leases
+	lease        *lease.Lease                     // of this instance
 	registration atomic.Pointer[bus.Registration] // nil: not registered
 	registering  *bus.Registration                // what is being tried, by boot and then by keepRegistered
 	keeping      sync.WaitGroup                   // of what keepRegistered began
@@ -87,7 +90,11 @@ type Host struct {
 	life         context.Context                  // ends when the host closes
 	end          context.CancelFunc
 	fence        *control.Fence
-	classSpawn   atomic.Bool // spawn and launch are on the rail of the class
+	classSpawn   atomic.Bool     // spawn and launch are on the rail of the class
+	serving      chan struct{}   // closed once the boot is done
+	signalled    <-chan struct{} // closed by the first signal to stop
+	// keepsRegistration: seats could not be proved gone, so that lease and registration are not given back.
+	keepsRegistration atomic.Bool
 
 	envAllow  []string      // extra variables that the operator lets agents see
 	retention time.Duration // of the results of goals
@@ -145,7 +152,7 @@ func New(cfg Config) (*Host, error) {
 	if cfg.Stderr == nil {
 		cfg.Stderr = io.Discard
 	}
-	h := &Host{cfg: cfg, started: time.Now(), log: hclog.NewNullLogger(), stop: stopper{done: make(chan struct{})}}
+	h := &Host{cfg: cfg, started: time.Now(), log: hclog.NewNullLogger(), serving: make(chan struct{}), stop: stopper{done: make(chan struct{})}}
 	h.life, h.end = context.WithCancel(context.Background())
 	return h, nil
 }
@@ -161,9 +168,11 @@ func (h *Host) Run(ctx context.Context) error {
 	sig := watchSignals()
 	defer sig.close()
 	defer h.closeAll()
+	h.signalled = sig.caught
 	if err := h.boot(ctx); err != nil {
 		return err
 	}
+	close(h.serving)
 	select {
 	case <-ctx.Done():
 	case s := <-sig.first:
@@ -172,6 +181,7 @@ func (h *Host) Run(ctx context.Context) error {
 	}
 	reply, err := h.shutdown(false, sig.hasten)
 	if n := len(reply.Left); n > 0 && err == nil {
+		h.keepsRegistration.Store(true)
 		err = fmt.Errorf("%d seats could not be proved gone; their names stay held, and the next host goes on ending them", n)
 	}
 	h.drainService() // whoever asked for the stop gets its answer
@@ -254,6 +264,9 @@ func (h *Host) boot(ctx context.Context) error {
 		err = h.openRecords(ctx)
 	}
 	if err == nil {
+		err = h.openLease(ctx)
+	}
+	if err == nil {
 		err = h.register(ctx)
 	}
 	rerr := <-runtime
@@ -263,7 +276,7 @@ func (h *Host) boot(ctx context.Context) error {
 	h.seats = seat.New(seat.Config{
 		InstanceID: h.inst.ID, Space: h.cfg.Space, Epoch: h.inst.Epoch, Root: h.cfg.Root, SeatRoot: h.cfg.SeatRoot,
 		EndedDir: filepath.Join(h.inst.Dir, "ended"), Runtime: h.runtimeName(), Servers: server, MaxSeats: h.cfg.MaxSeats, Cooling: cmp.Or(*h.cfg.Cooling, -1), Journal: h.journal, Goals: h.goals,
-		Plugins: live, Roster: meshView{h.mesh.roster}, Material: material(server, token), Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Policy: authz.Policy{EventsRequired: settings.EventsRequired}, Agent: settings.DefaultAgent,
+		Plugins: live, Lease: h.lease, Roster: meshView{h.mesh.roster}, Material: material(server, token), Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Policy: authz.Policy{EventsRequired: settings.EventsRequired}, Agent: settings.DefaultAgent,
 	})
 	if rerr != nil {
 		// Seats that live need an owner more than new ones need a runtime: serve what can be served.
@@ -274,6 +287,9 @@ func (h *Host) boot(ctx context.Context) error {
 		return err
 	}
 	h.printVerdicts(verdicts)
+	if err := h.lease.Check(); errors.Is(err, lease.ErrHeld) {
+		return err // it was taken meanwhile
+	}
 	return h.serve(ctx, server, token, rerr)
 }
 
@@ -427,7 +443,7 @@ func (h *Host) Status() wire.StatusReply {
 		InstanceID: h.inst.ID, Runtime: h.runtimeName(), Custody: "custodied", AgentCount: occ.Live,
 		UptimeMs: time.Since(h.started).Milliseconds(), ClassSpawn: h.classSpawn.Load(), Connectors: []wire.ConnectorStatus{},
 		Version: h.cfg.Version, Space: h.cfg.Space, PID: os.Getpid(), Epoch: h.inst.Epoch,
-		Foreign: h.seats.Foreign(), Occupancy: &occ,
+		Foreign: h.seats.Foreign(), Occupancy: &occ, Lease: h.leaseStatus(),
 	}
 	for _, p := range h.catalog.Status() {
 		reply.Plugins = append(reply.Plugins, wire.PluginStatus{
@@ -458,6 +474,7 @@ func (h *Host) closeAll() {
 		h.goals.Close()
 	}
 	h.disappear()
+	h.releaseLease() // behind everything that this host still wrote
 	if h.catalog != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), pluginStop)
 		if err := h.catalog.Stop(ctx); err != nil {

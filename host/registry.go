@@ -10,6 +10,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/host/control"
+	"github.com/cotal-ai/cotal-host/host/lease"
 	"github.com/cotal-ai/cotal-host/plugins/catalog"
 	"github.com/cotal-ai/cotal-host/plugins/supervise"
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -35,6 +36,9 @@ const (
 // start. Where the store of the mesh cannot be written, it serves what it has: seats that live need an owner more
 // than new ones need a registry. It tries again then, and commits no goal before.
 func (h *Host) register(ctx context.Context) error {
+	if h.registering == nil && h.lease.Status().Verdict == lease.Unheld {
+		return nil // whoever holds the lease is not superseded by one that only could not read it
+	}
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	contract, err := control.Contract(wire.OwnerLocal)
@@ -200,21 +204,39 @@ func (h *Host) offer() {
 	}
 }
 
-// superseded ends a host whose instance another one has taken over. Its seats are that one's now.
+// ErrReplaced: another host has the instance of this one, which ended for it.
+var ErrReplaced = errors.New("another host has taken over this instance")
+
+// superseded ends a host whose instance another one has taken over. Its seats are that one's now. Whether the lease or
+// the registry was the first to tell is one.
 func (h *Host) superseded(err error) {
-	err = fmt.Errorf("another host has taken over this instance: %w", err)
-	h.log.Error("superseded", "err", err)
+	err = fmt.Errorf("%w: %v", ErrReplaced, err) // not wrapped: a refusal that a fence met is not how the process ends
 	h.stop.mu.Lock()
-	h.stop.lost = err
+	told := h.stop.lost != nil
+	if !told {
+		h.stop.lost = err
+	}
 	h.stop.mu.Unlock()
+	if told {
+		return
+	}
+	h.log.Error("superseded", "err", err)
 	_, _ = h.shutdown(false, nil) // sparing the seats; that it is stopping already is as good
 }
 
-// leaveRegistry tells others that this host has ended, behind everything else that is told of it.
+// lostTo is why this host had to stop: another one has its instance; nil otherwise.
+func (h *Host) lostTo() error {
+	h.stop.mu.Lock()
+	defer h.stop.mu.Unlock()
+	return h.stop.lost
+}
+
+// leaveRegistry tells others that this host has ended, behind everything else that is told of it. A registration that
+// is another host's is left alone, and one is kept as long as it is not proved that every seat is gone.
 func (h *Host) leaveRegistry() {
 	h.keeping.Wait()
 	r := h.registration.Load()
-	if r == nil {
+	if r == nil || h.keepsRegistration.Load() || h.lostTo() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)

@@ -25,6 +25,7 @@ type signals struct {
 	ch     chan os.Signal
 	pipe   chan os.Signal
 	first  chan os.Signal
+	caught chan struct{} // closed with the first one
 	hasten chan struct{}
 	quit   chan struct{}
 }
@@ -32,7 +33,7 @@ type signals struct {
 func watchSignals() *signals {
 	s := &signals{
 		ch: make(chan os.Signal, 4), pipe: make(chan os.Signal, 1),
-		first: make(chan os.Signal, 1), hasten: make(chan struct{}), quit: make(chan struct{}),
+		first: make(chan os.Signal, 1), caught: make(chan struct{}), hasten: make(chan struct{}), quit: make(chan struct{}),
 	}
 	signal.Notify(s.ch, syscall.SIGINT, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) { // as nohup starts it: then the end of the terminal is no reason to stop
@@ -48,6 +49,7 @@ func watchSignals() *signals {
 			case sig := <-s.ch:
 				if n++; n == 1 {
 					s.first <- sig
+					close(s.caught)
 				} else if n == 2 {
 					close(s.hasten)
 				}

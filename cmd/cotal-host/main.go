@@ -54,7 +54,7 @@ done, 75 uncertain, 130 interrupted.`,
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetOut(cli.NewOutput(os.Stdout))
 	root.SetErr(os.Stderr)
-	root.AddCommand(serveCmd(), stopCmd(), statusCmd(), versionCmd(), bundleCmd())
+	root.AddCommand(serveCmd(), stopCmd(), statusCmd(), versionCmd(), authCmd(), doctorCmd(), bundleCmd())
 	return root
 }
 

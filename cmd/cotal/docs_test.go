@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/host/trust"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -54,6 +55,8 @@ var outputs = map[string][]line{
 	"cotal purge":           {{"one line", reflect.TypeFor[wire.PurgeReply]()}},
 	"cotal describe":        {{"one line", reflect.TypeFor[described]()}},
 	"cotal invoke":          {{"one line an answer", reflect.TypeFor[invoked]()}},
+	"cotal auth status":     {{"one line a fact", reflect.TypeFor[trust.Fact]()}},
+	"cotal auth rotate":     {{"one line", reflect.TypeFor[rotated]()}},
 	"cotal ext list":        {{"one line a plugin", reflect.TypeFor[wire.PluginStatus]()}},
 	"cotal ext restart":     {{"one line", reflect.TypeFor[wire.PluginRestartReply]()}},
 	"cotal ext reload":      {{"one line", reflect.TypeFor[wire.PluginReloadReply]()}},

@@ -25,7 +25,7 @@ func TestJSON_IsWhatTheDocumentationSays(t *testing.T) {
 			path += " " + args[1]
 		}
 		r := w.CLI(append([]string{args[0], "--json"}, args[1:]...)...)
-		if args[0] == "personas" || args[0] == "ext" {
+		if args[0] == "personas" || args[0] == "ext" || args[0] == "auth" {
 			r = w.CLI(append(args, "--json")...)
 		}
 		r.Want(code)
@@ -92,6 +92,10 @@ func TestJSON_IsWhatTheDocumentationSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(0, "ext", "new", "mine", "--sdk", root, "--dir", w.Path("mine"))
+	keys := t.TempDir() // of a workspace whose host is not running
+	w.Host("auth", "export", "--root", keys).OK()
+	run(0, "auth", "status", "--root", keys)
+	run(0, "auth", "rotate", "--root", keys)
 	for path := range outputs {
 		if !tried[path] {
 			t.Errorf("%s was not tried", path)

@@ -1,5 +1,5 @@
-// Package broker runs the embedded NATS server of a host: JetStream on a file store, loopback only,
-// one token for everybody. It handles no signal and opens no monitoring port.
+// Package broker runs the embedded NATS server of a host: JetStream on a file store, loopback only, with one
+// token for everybody or in operator mode. It handles no signal and opens no monitoring port.
 package broker
 
 import (
@@ -46,14 +46,27 @@ type Config struct {
 	StoreDir string
 	// Port on 127.0.0.1; 0 chooses a free one, which the caller reads from Port and records.
 	Port int
-	// Token every client must present. Required.
+	// Token every client must present. It or Operator is required, and they exclude each other.
 	Token string
+	// Operator makes the server take the users that its accounts have signed, and nobody else.
+	Operator *Operator
 	// Name of the server in INFO; default "cotal-host".
 	Name string
 	// SyncAlways makes every acknowledged write survive power loss, at the price of an fsync each.
 	SyncAlways bool
 	// Log gets the server's log; nil is silent.
 	Log hclog.Logger
+}
+
+// Operator says whom the server trusts. All of it is public.
+type Operator struct {
+	Token  string // JWT of the operator
+	System string // public key of the system account
+	// Accounts are the JWTs of the accounts by public key, the system account among them. What the server was
+	// given later is in Dir, and stands unless these are newer.
+	Accounts map[string]string
+	// Dir is where the server keeps the accounts; created 0700 if absent.
+	Dir string
 }
 
 // Broker is a running server.
@@ -72,8 +85,8 @@ type Broker struct {
 //
 // Errors: ErrPortTaken, ErrStore; both say what to do.
 func Start(ctx context.Context, cfg Config) (*Broker, error) {
-	if cfg.Token == "" {
-		return nil, errors.New("start broker: no token: an open broker is never started")
+	if (cfg.Token == "") == (cfg.Operator == nil) {
+		return nil, errors.New("start broker: no token and no operator, or both: an open broker is never started")
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("start broker: %w", err)
@@ -89,7 +102,13 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 			return nil, fmt.Errorf("start broker: %w", err)
 		}
 	}
-	srv, err := server.NewServer(options(cfg))
+	opts := options(cfg)
+	if cfg.Operator != nil {
+		if err := operate(opts, cfg.Operator); err != nil {
+			return nil, fmt.Errorf("start broker: %w", err)
+		}
+	}
+	srv, err := server.NewServer(opts)
 	if err != nil {
 		return nil, fmt.Errorf("start broker: %w", err)
 	}

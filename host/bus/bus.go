@@ -26,6 +26,8 @@ var (
 	ErrUnreachable = errors.New("mesh server is unreachable")
 	// ErrRefused: the server refused the credentials.
 	ErrRefused = errors.New("mesh server refused the credentials")
+	// ErrControlLine: the server cut the connection since it takes shorter lines than these credentials need.
+	ErrControlLine = errors.New("mesh server takes no credentials of this size; its max_control_line has to be 65536")
 )
 
 const (
@@ -47,7 +49,18 @@ type InProcessProvider interface {
 	InProcessConn() (net.Conn, error)
 }
 
-// Config of a Bus. Token and Credentials exclude each other.
+// Credentials prove to a broker in operator mode who connects. Both methods are called for every connection
+// that is made, also when a lost one comes back.
+type Credentials interface {
+	// Token is the user JWT; an error ends the attempt with nothing shown to the broker.
+	Token() (string, error)
+	// Sign signs the broker's nonce with the key that the token names.
+	Sign(nonce []byte) ([]byte, error)
+	// Inbox is the prefix of the inboxes that the token allows.
+	Inbox() string
+}
+
+// Config of a Bus. Token, TokenFile, CredsFile and Credentials exclude each other.
 type Config struct {
 	// URL of the server, nats://host:port, several separated by commas. Ignored with InProcess.
 	URL string
@@ -57,6 +70,11 @@ type Config struct {
 	TokenFile string
 	// CredsFile is a NATS credentials file (JWT and nkey seed).
 	CredsFile string
+	// Credentials are asked anew for each connection that is made, so that one that comes back comes with what
+	// they are then. They exclude the other three.
+	Credentials Credentials
+	// OneShot makes a connection for one step: once lost, it does not come back.
+	OneShot bool
 	// InProcess connects to the embedded server without the network stack.
 	InProcess InProcessProvider
 	// Name of the connection; default "cotal-host".
@@ -76,6 +94,8 @@ type Bus struct {
 	embedded bool
 	// dial opens a further connection to the same server, which Close closes too.
 	dial func(purpose string, more ...nats.Option) (*nats.Conn, error)
+
+	denied denials
 
 	mu    sync.Mutex
 	extra []*nats.Conn
@@ -118,6 +138,11 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 		opts = append(opts, nats.Token(token))
 	case cfg.CredsFile != "":
 		opts = append(opts, nats.UserCredentials(cfg.CredsFile))
+	case cfg.Credentials != nil:
+		opts = append(opts, nats.UserJWT(cfg.Credentials.Token, cfg.Credentials.Sign), nats.CustomInboxPrefix(cfg.Credentials.Inbox()))
+	}
+	if cfg.OneShot {
+		opts = append(opts, nats.NoReconnect())
 	}
 	if cfg.InProcess != nil {
 		where = "in-process"
@@ -136,8 +161,11 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	nc, err := nats.Connect(cfg.URL, slices.Concat(opts, own)...)
 	if err != nil {
 		kind := ErrUnreachable
-		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) {
+		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
 			kind = ErrRefused
+		}
+		if cfg.Credentials != nil && strings.Contains(strings.ToLower(err.Error()), "maximum control line") {
+			kind = ErrControlLine
 		}
 		return nil, fmt.Errorf("connect bus: %w at %s: %w", kind, where, err)
 	}
@@ -183,6 +211,7 @@ func (b *Bus) onError(_ *nats.Conn, sub *nats.Subscription, err error) {
 		b.log.Warn("requests were dropped before they were read", "op", sub.Subject, "dropped", n)
 		return
 	}
+	b.denied.note(err)
 	b.log.Warn("mesh server reports a problem", "err", err)
 }
 

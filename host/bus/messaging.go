@@ -30,6 +30,7 @@ type messageStore struct {
 	AllowDirect       bool          `json:"allow_direct"`
 	AllowRollup       bool          `json:"allow_rollup_hdrs"`
 	DenyDelete        bool          `json:"deny_delete"`
+	AllowMsgTTL       bool          `json:"allow_msg_ttl,omitempty"`
 
 	// lasting: what is in it is worth something. One that is known and gone is not made anew. The rest, presence
 	// and who is on which channel, is said again within seconds by those it is about.
@@ -70,6 +71,7 @@ func messageStores(space string) ([]messageStore, error) {
 			Name: wire.BucketStream(name), Subjects: []string{wire.BucketSubject(name, ">")}, Retention: "limits", Storage: "file",
 			Discard: "new", MaxMsgsPerSubject: 1, MaxMsgs: -1, MaxBytes: -1, NumReplicas: 1, DuplicateWindow: wire.DuplicateWindow,
 			AllowDirect: true, AllowRollup: true, DenyDelete: true, lasting: bucket == wire.BucketChannels,
+			AllowMsgTTL: bucket == wire.BucketMembership, // what is left of a row that was removed
 		}
 		if bucket == wire.BucketPresence {
 			c.MaxAge, c.DuplicateWindow = wire.PresenceWindow, wire.PresenceWindow
@@ -171,7 +173,7 @@ func (r *Records) channelDefaults(ctx context.Context) error {
 
 // messages asks the store over the bus's own connection: what is asked here is harmless when it comes late.
 func (b *Bus) messages(space string) *Records {
-	r := &Records{nc: b.nc, space: space}
+	r := &Records{nc: b.nc, space: space, denied: &b.denied}
 	r.link.Store(newLink())
 	return r
 }

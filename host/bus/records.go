@@ -52,7 +52,8 @@ type Records struct {
 	names map[string]string // stream by what it is for, see recordStores
 	// link ends when the connection is lost, and another one takes its place: what waits for an answer then
 	// need not wait any longer.
-	link atomic.Pointer[link]
+	link   atomic.Pointer[link]
+	denied *denials // of the bus
 }
 
 type link struct {
@@ -129,7 +130,7 @@ func (r *Records) Update(ctx context.Context, key wire.Key, value []byte, rev ui
 
 // Delete removes the row that has revision rev. Only goal index entries are ever deleted. What is removed is
 // the message of that revision, which leaves nothing behind to be scanned at every boot; a store that does
-// not allow that gets the delete marker of a key-value bucket. (A marker must not be removed in its turn: a
+// not allow that, or not to these credentials, gets the delete marker of a key-value bucket. (A marker must not be removed in its turn: a
 // server that was killed would find the row below it again, since it notes on disk only the removals that
 // somebody asked for.)
 //
@@ -147,7 +148,7 @@ func (r *Records) Delete(ctx context.Context, key wire.Key, rev uint64) error {
 	}
 	_, err = r.api(ctx, "STREAM.MSG.DELETE."+r.stream(key), map[string]any{"seq": rev, "no_erase": true})
 	var refusal *nats.APIError
-	if errors.As(err, &refusal) {
+	if errors.As(err, &refusal) || errors.Is(err, ErrDenied) {
 		_, err = r.publish(ctx, subject, nil, rev, "DEL")
 	}
 	if err != nil {
@@ -358,13 +359,30 @@ func (r *Records) message(ctx context.Context, stream string, query map[string]a
 	return reply.Message, nil
 }
 
-// api sends a request to the JetStream API.
+// Waits before a request to the API is repeated that nobody was there for.
+const (
+	absentTries = 6
+	absentPause = 5 * time.Millisecond // doubles
+)
+
+// api sends a request to the JetStream API. A server that is given an account anew, as it is by every revocation, takes
+// the API away from it for a moment: a request that met nobody was not carried out, and is sent again.
 func (r *Records) api(ctx context.Context, what string, body any) ([]byte, error) {
 	raw, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
-	return r.request(ctx, &nats.Msg{Subject: "$JS.API." + what, Data: raw})
+	for try := 0; ; try++ {
+		reply, err := r.request(ctx, &nats.Msg{Subject: "$JS.API." + what, Data: raw})
+		if !errors.Is(err, nats.ErrNoResponders) || try == absentTries {
+			return reply, err
+		}
+		select {
+		case <-time.After(absentPause << try):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // publish writes one message if the last one of its subject has the expected sequence.
@@ -395,11 +413,20 @@ func (r *Records) request(ctx context.Context, m *nats.Msg) ([]byte, error) {
 	defer cancel()
 	done := make(chan struct{})
 	defer close(done)
-	go r.watch(r.nc.Stats().Reconnects, done, cancel)
+	denied := r.denied.await(m.Subject)
+	defer r.denied.forget(m.Subject, denied)
+	go r.watch(r.nc.Stats().Reconnects, done, denied, cancel)
 	reply, err := r.nc.RequestMsgWithContext(ctx, m)
+	if err != nil {
+		select {
+		case <-denied:
+			return nil, fmt.Errorf("%w: %w: %s: %w", ErrUnavailable, ErrDenied, m.Subject, ErrNotWritten)
+		default:
+		}
+	}
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return nil, fmt.Errorf("%w: nobody keeps %s (is JetStream on?): %w", ErrUnavailable, m.Subject, ErrNotWritten)
+		return nil, fmt.Errorf("%w: nobody keeps %s (is JetStream on?): %w: %w", ErrUnavailable, m.Subject, ErrNotWritten, err)
 	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrMaxPayload):
 		return nil, fmt.Errorf("%w: %w: %w", ErrUnavailable, err, ErrNotWritten)
 	case err != nil:
@@ -417,11 +444,14 @@ func (r *Records) request(ctx context.Context, m *nats.Msg) ([]byte, error) {
 	return reply.Data, nil
 }
 
-// watch ends a request whose connection is lost. That is told late, at times when the next connection is there
+// watch ends a request whose connection is lost, and one that the server refused to take. That is told late, at times when the next connection is there
 // already: a request on that one goes on.
-func (r *Records) watch(connection uint64, done <-chan struct{}, cancel context.CancelFunc) {
+func (r *Records) watch(connection uint64, done, denied <-chan struct{}, cancel context.CancelFunc) {
 	for {
 		select {
+		case <-denied:
+			cancel()
+			return
 		case <-r.link.Load().up.Done():
 			if !r.nc.IsConnected() || r.nc.Stats().Reconnects != connection {
 				cancel()

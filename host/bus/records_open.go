@@ -39,6 +39,7 @@ type storeConfig struct {
 	AllowDirect       bool            `json:"allow_direct"`
 	DenyDelete        bool            `json:"deny_delete"`
 	DenyPurge         bool            `json:"deny_purge"`
+	AllowMsgTTL       bool            `json:"allow_msg_ttl,omitempty"`
 	Mirror            json.RawMessage `json:"mirror,omitempty"`
 	Sources           json.RawMessage `json:"sources,omitempty"`
 }
@@ -77,6 +78,7 @@ func recordStores(space string) (map[string]storeConfig, error) {
 		c := plain
 		c.Name, c.Subjects, c.MaxMsgsPerSubject = wire.BucketStream(name), []string{wire.BucketSubject(name, ">")}, 1
 		c.AllowDirect = bucket == wire.BucketRecords
+		c.AllowMsgTTL = bucket == wire.BucketAuth // rows of credentials end with them
 		stores[string(bucket)] = c
 	}
 	return stores, nil
@@ -122,7 +124,7 @@ func (b *Bus) Records(ctx context.Context, space string, known func(name string)
 	if err != nil {
 		return nil, fmt.Errorf("open records: %w", err)
 	}
-	r := &Records{space: space, names: map[string]string{}}
+	r := &Records{space: space, names: map[string]string{}, denied: &b.denied}
 	r.link.Store(newLink())
 	nc, err := b.dial("records", nats.ReconnectBufSize(-1),
 		nats.DisconnectErrHandler(func(*nats.Conn, error) { r.link.Swap(newLink()).lose() }))

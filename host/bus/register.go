@@ -37,7 +37,10 @@ type RegisterConfig struct {
 	// Owner of the endpoint; default local. Principal is the serving one, owner.actor.
 	Owner, Principal string
 	Contract         *Contract
-	Log              hclog.Logger
+	// Contain ends what earlier incarnations may still do, while the gate is frozen and before this one is
+	// registered; an error leaves it so, to be gone on with. nil: nobody has anything that could be ended.
+	Contain func(context.Context) error
+	Log     hclog.Logger
 }
 
 // Registration is this incarnation's entry in the registry of its space: a gate that fences the earlier
@@ -89,7 +92,7 @@ func (r *Registration) Again(ctx context.Context) error {
 		done *failpoint.Point
 	}{
 		{"publish contract", r.publish, fpPublished},
-		{"take gate", r.freeze, fpFrozen},
+		{"take gate", r.contained, fpFrozen},
 		{"write service spec", r.writeSpec, fpSpecified},
 		{"open gate", r.reopen, fpOpened},
 	} {
@@ -181,6 +184,14 @@ func (r *Registration) freeze(ctx context.Context) error {
 		}
 	}
 	return fmt.Errorf("%w: its gate changes all the time", ErrSuperseded)
+}
+
+// contained freezes the gate and ends what earlier incarnations hold.
+func (r *Registration) contained(ctx context.Context) error {
+	if err := r.freeze(ctx); err != nil || r.cfg.Contain == nil {
+		return err
+	}
+	return r.cfg.Contain(ctx)
 }
 
 // writeGate writes the gate if the move is one; rev 0 creates it. A frozen gate that stays frozen gets another

@@ -14,7 +14,7 @@ import (
 
 // Revision of the contract document. Raise it with every change of a command's arguments, reply, modes or
 // class, and with every command that comes or goes: a reader that knows a revision knows all of them.
-const Revision = 27
+const Revision = 28
 
 // entry is one command of the manager endpoint. From it come the subscriptions, admission, the contract
 // document with its schemas, and docs/commands.md.

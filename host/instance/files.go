@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // FileError is a file or directory of the workspace that cannot be used as it is. Its text names the
@@ -101,7 +102,11 @@ func ownerOf(st fs.FileInfo) int {
 
 // readPrivate reads a small file that is ours alone. A missing file is fs.ErrNotExist; everything
 // else that is wrong with it is a *FileError that carries fix.
-func readPrivate(path, fix string) ([]byte, error) {
+func readPrivate(path, fix string) ([]byte, error) { return ReadPrivate(path, maxFile, fix) }
+
+// ReadPrivate reads a file that is ours alone, of at most limit bytes. A missing file is fs.ErrNotExist;
+// everything else that is wrong with it is a *FileError that carries fix.
+func ReadPrivate(path string, limit int64, fix string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -125,13 +130,21 @@ func readPrivate(path, fix string) ([]byte, error) {
 	case st.Mode().Perm()&0o077 != 0:
 		err = fmt.Errorf("mode %04o lets other users in", st.Mode().Perm())
 		fix = "check it, then: chmod 600 " + path
-	case st.Size() > maxFile:
+	case st.Size() > limit:
 		err = fmt.Errorf("%d bytes is too large for what it should hold", st.Size())
 	}
 	if err != nil {
 		return nil, &FileError{Path: path, Err: err, Fix: fix}
 	}
-	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	// Read at once into what is returned: no copy of a secret is left behind.
+	raw := make([]byte, st.Size()+1)
+	n, err := io.ReadFull(f, raw)
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		raw, err = raw[:n], nil
+	case err == nil:
+		err = errors.New("it grows while it is read")
+	}
 	if err != nil {
 		return nil, &FileError{Path: path, Err: err, Fix: fix}
 	}
@@ -183,7 +196,7 @@ func syncDir(dir string) error {
 }
 
 // sweepTemp removes what a host that died while writing left. The caller holds the lock.
-func sweepTemp(dir string) error {
+func sweepTemp(dir string, age time.Duration) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("sweep directory: %w", err)
@@ -191,6 +204,9 @@ func sweepTemp(dir string) error {
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), ".") || !strings.Contains(e.Name(), tempMark) || !e.Type().IsRegular() {
 			continue
+		}
+		if info, err := e.Info(); err != nil || time.Since(info.ModTime()) < age {
+			continue // it has just gone, or is being written
 		}
 		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("sweep directory: %w", err)

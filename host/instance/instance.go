@@ -99,7 +99,7 @@ func OpenWith(ctx context.Context, root string, witness Witness) (*Instance, err
 }
 
 func (i *Instance) boot(witness Witness) error {
-	if err := sweepTemp(i.Dir); err != nil {
+	if err := sweepTemp(i.Dir, 0); err != nil {
 		return err
 	}
 	rec, err := readRecord(filepath.Join(i.Dir, instanceName))

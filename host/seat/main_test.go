@@ -71,6 +71,7 @@ type world struct {
 	exitPoll    time.Duration
 	cooling     time.Duration
 	restartWait time.Duration
+	lease       seat.Lease
 
 	logging sync.Mutex
 	lines   []string
@@ -211,7 +212,7 @@ func (w *world) boot() []seat.Verdict {
 		InstanceID: w.instanceID, Policy: w.policy, Material: w.material, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: w.seatRoot, EndedDir: filepath.Join(w.dir, "ended"), MaxSeats: w.max,
 		Journal: w.journal, Goals: w.goals, Plugins: w.plugins, Agent: "command", Health: 50 * time.Millisecond,
 		Log:      hclog.New(&hclog.LoggerOptions{Output: testWriter{w}, Level: hclog.Debug}),
-		ViewWait: w.viewWait, ExitPoll: w.exitPoll, Cooling: w.cooling, RestartWait: cmp.Or(w.restartWait, 10*time.Millisecond),
+		ViewWait: w.viewWait, ExitPoll: w.exitPoll, Cooling: w.cooling, RestartWait: cmp.Or(w.restartWait, 10*time.Millisecond), Lease: w.lease,
 	}
 	if w.roster != nil {
 		cfg.Roster = w.roster

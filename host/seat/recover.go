@@ -219,7 +219,12 @@ func (a *actor) finishCommit(ctx context.Context, st sdk.SeatStatus) error {
 	if err := a.call(func() error { a.observe(st); return a.keepHandle(st) }); err != nil {
 		return err
 	}
-	st, err := a.adopt(ctx, true)
+	lctx, cancel := context.WithTimeout(ctx, adoptTimeout)
+	defer cancel()
+	err := a.set.awaitLease(lctx)
+	if err == nil {
+		st, err = a.adopt(ctx, true)
+	}
 	switch {
 	case errors.Is(err, sdk.ErrExecFailed):
 		a.compensate(err.Error())

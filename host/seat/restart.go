@@ -238,6 +238,12 @@ func (a *actor) restart(ctx context.Context, row journal.SeatRow) error {
 	if err := sleep(ctx, restartDelay(a.set.cfg.RestartWait, len(row.Restart.Ends))); err != nil {
 		return err
 	}
+	// The seat is not lost for an outage: it waits. Of a host that was replaced it is the next one's, and this one is
+	// on its way out.
+	if err := a.set.awaitLease(ctx); err != nil {
+		<-ctx.Done()
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
 	defer cancel()
 	p, err := a.replan(ctx, row)

@@ -31,6 +31,13 @@ type Plugins interface {
 	Runtimes() []string // every runtime of the manifest, whether it runs or not
 }
 
+// Lease says whether this host may start something now: no other process may be in its place. host/lease implements it.
+type Lease interface {
+	// Check returns why not; Await waits until it may, and returns why it never will, or that ctx ended.
+	Check() error
+	Await(ctx context.Context) error
+}
+
 // Config configures a Set. Everything without a default is required.
 type Config struct {
 	InstanceID string
@@ -54,6 +61,7 @@ type Config struct {
 	EnvAllow []string // extra variables the operator lets agents see, by name
 	Agent    string   // default connector; default "claude"
 	Roster   Roster   // who is on the mesh; nil: nobody knows
+	Lease    Lease    // what this host may start processes by; nil: always
 	Policy   authz.Policy
 
 	Health   time.Duration // between two looks at what running seats depend on; default 5 s

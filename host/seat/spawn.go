@@ -47,8 +47,8 @@ func launchDir(seatDir string) string { return filepath.Join(seatDir, "launch") 
 // Whichever host of the space accepted it first has it: its acceptance is returned then.
 //
 // Errors, not-executed: bad-request, not-found (persona, connector), failed-precondition (among them: the id
-// was used for another request), resource-exhausted (the ceiling), unavailable (the host stops, a plugin is
-// not ready, the mesh does not answer). When the mesh did not say whether it accepted, the outcome is unknown,
+// was used for another request), resource-exhausted (the ceiling), unavailable (the host stops or cannot prove that it
+// holds its lease, a plugin is not ready, the mesh does not answer). When the mesh did not say whether it accepted, the outcome is unknown,
 // and nothing is started.
 func (s *Set) Spawn(ctx context.Context, caller wire.Caller, id, fingerprint string, args wire.SpawnArgs) (wire.Acceptance, error) {
 	return s.start(ctx, id, fingerprint, order{caller: caller, args: args})
@@ -64,6 +64,9 @@ func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (_ wir
 	}
 	if acc, ok, err := s.accepted(ctx, key, fingerprint); ok || err != nil {
 		return acc, err
+	}
+	if err := s.mayStart(); err != nil {
+		return wire.Acceptance{}, err
 	}
 	if p, err = s.plan(ctx, o); err != nil {
 		return wire.Acceptance{}, err
@@ -128,6 +131,28 @@ func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (_ wir
 		a.launch(lctx, p, minted)
 	})
 	return acc, nil
+}
+
+// mayStart refuses what would start a process while this host cannot prove that it holds its lease.
+func (s *Set) mayStart() error {
+	if s.cfg.Lease == nil {
+		return nil
+	}
+	if err := s.cfg.Lease.Check(); err != nil {
+		return wire.Refuse(wire.CodeUnavailable, "nothing new is started: %v", err)
+	}
+	return nil
+}
+
+// awaitLease waits until this host may start a process.
+func (s *Set) awaitLease(ctx context.Context) error {
+	if s.cfg.Lease == nil {
+		return nil
+	}
+	if err := s.cfg.Lease.Await(ctx); err != nil {
+		return fmt.Errorf("start a process: %w", err)
+	}
+	return nil
 }
 
 // claims is how a spawn tells of an error. A refusal behind an effect, the teardown of another life that was driven
@@ -257,6 +282,10 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 				if rt, _, err = a.set.cfg.Plugins.Runtime(ctx, row.Runtime); err != nil {
 					return err
 				}
+				// A host that was frozen, or cut off, may not know yet that another one is in its place.
+				if err := a.set.awaitLease(ctx); err != nil {
+					return err
+				}
 				handle, err := rt.Spawn(ctx, sdk.SpawnRequest{
 					SeatID: row.SeatID, Nonce: row.Nonce, Fence: a.set.cfg.Epoch, Owner: a.owner(row), Launch: spec,
 					Cwd: row.Cwd, Rows: p.profile.Rows, Cols: p.profile.Cols, StopGraceMs: row.Grace, Form: row.Form,
@@ -276,6 +305,9 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 			Do: func(ctx context.Context) error {
 				next()
 				if err := ctx.Err(); err != nil {
+					return err
+				}
+				if err := a.set.awaitLease(ctx); err != nil { // it may have been frozen since
 					return err
 				}
 				st, err := a.adopt(ctx, true)

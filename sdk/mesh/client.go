@@ -49,7 +49,8 @@ type Config struct {
 	Space string
 	// Name is the label of this caller (from.name) and of its connection.
 	Name string
-	// Caller is who calls; zero for a fresh principal local.<nkey> with a fresh lifecycle UID.
+	// Caller is who calls; zero for whom CredsFile says, else for a fresh principal local.<nkey> with a fresh
+	// lifecycle UID. One that is not whom CredsFile says is refused.
 	Caller wire.Caller
 	// Timeout of the connect, whatever the number of servers; default DefaultConnectTimeout. The context bounds
 	// it too.
@@ -79,19 +80,15 @@ type Client struct {
 
 // Connect dials the server.
 //
-// Errors: ErrUnreachable, ErrUnauthorized, ErrTokenFile; the text names the address or file. context.Canceled when the
+// Errors: ErrUnreachable, ErrUnauthorized (a credential that has ended is not shown to the server), ErrTokenFile; the text names the address or file. context.Canceled when the
 // caller gives up: it says nothing of the server.
 func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	if !wire.ValidSpace(cfg.Space) {
 		return nil, fmt.Errorf("connect to mesh: space %q is not 1..64 characters of [A-Za-z0-9_-]", cfg.Space)
 	}
-	c := &Client{cfg: cfg, caller: cfg.Caller, closed: make(chan struct{}), turn: make(chan struct{}, 1), epochs: map[string]uint64{}}
+	c := &Client{cfg: cfg, closed: make(chan struct{}), turn: make(chan struct{}, 1), epochs: map[string]uint64{}}
 	var err error
-	if c.caller.IsZero() {
-		if c.caller, err = NewCaller(); err != nil {
-			return nil, fmt.Errorf("connect to mesh: %w", err)
-		}
-	} else if err := c.caller.Check(); err != nil {
+	if c.caller, err = callerOf(cfg); err != nil {
 		return nil, fmt.Errorf("connect to mesh: %w", err)
 	}
 	timeout := cfg.Timeout

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -59,12 +60,28 @@ func (c *Client) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	reply, err := c.nc.RequestMsgWithContext(ctx, msg)
-	if err != nil {
-		return nil, failure(err)
+	for try := 0; ; try++ {
+		reply, err := c.nc.RequestMsgWithContext(ctx, msg)
+		if err == nil {
+			return reply, nil
+		}
+		if !errors.Is(err, nats.ErrNoResponders) || !strings.HasPrefix(msg.Subject, "$JS.API.") || try == absentTries {
+			return nil, failure(err)
+		}
+		select {
+		case <-time.After(absentPause << try):
+		case <-ctx.Done():
+			return nil, failure(err)
+		}
 	}
-	return reply, nil
 }
+
+// A server that is given an account anew, as it is when a credential is revoked, takes the API away from it for a
+// moment. A request that met nobody was not carried out; it is sent again after waits that double.
+const (
+	absentTries = 6
+	absentPause = 5 * time.Millisecond
+)
 
 // api asks the JetStream API. req and resp may be nil.
 func (c *Client) api(ctx context.Context, op string, req, resp any) error {

@@ -44,6 +44,7 @@
 //	channel.go          channel registry, membership
 //	service.go          registration of an instance
 //	gate.go             issuance gates, lifecycle heads, credential rows
+//	slot.go             slots of aliases, the operations of a life
 //	goal.go             goals: index, bind, record, result
 //	session.go          grants and ledger rows of sessions
 //	frame.go            frames on the rails of a session

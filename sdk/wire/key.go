@@ -26,6 +26,7 @@ const (
 	KindGoalEffect = "goaleff"   // goaleff.<endpoint>.<owner>.<actor>.<uid>.<goal id>.<generation>
 	KindNameClaim  = "epname"    // epname.<endpoint>.<name token>
 	KindMigration  = "epmig"     // epmig.<endpoint>
+	KindSlot       = "mgrslot"   // mgrslot.<owner>.<alias>
 
 	// Auth bucket.
 	KindGate             = "gate"     // gate.<uid>
@@ -72,6 +73,7 @@ var (
 	qOwner    = qualifier{name: "owner", valid: ValidOwner, why: whyOwner}
 	qActor    = qualifier{name: "actor", valid: ValidActor, why: whyActor}
 	qID       = qualifier{name: "id", valid: ValidID, why: whyID}
+	qAlias    = qualifier{name: "alias", valid: ValidToken, why: whyToken}
 	qPool     = qualifier{name: "pool", valid: ValidPool, why: whyCommand}
 	qHex      = qualifier{name: "digest", valid: ValidHex, why: whyHex}
 	qGen      = qualifier{name: "generation", valid: validInteger, why: "is not an integer from 0 to 2^53-1"}
@@ -131,6 +133,7 @@ var keyForms = []keyForm{
 	{KindGoalEffect, BucketRecords, false, append(caller4(qEndpoint), qGen)},
 	{KindNameClaim, BucketRecords, false, []qualifier{qEndpoint, qID}},
 	{KindMigration, BucketRecords, false, []qualifier{qEndpoint}},
+	{KindSlot, BucketRecords, false, []qualifier{qOwner, qAlias}},
 
 	{KindGate, BucketAuth, false, []qualifier{qUID}},
 	{KindEndpointGate, BucketAuth, false, []qualifier{qEndpoint, qInstance}},
@@ -358,3 +361,14 @@ func LifecycleKey(p Principal) Key {
 
 // SessionKey is the ledger row of a session.
 func SessionKey(sessionID string) Key { return Key{Kind: KindSession, Qualifiers: []string{sessionID}} }
+
+// Kinds lists the kinds of keys that live in a bucket, each once.
+func Kinds(b Bucket) []string {
+	var out []string
+	for _, f := range keyForms {
+		if f.bucket == b && !slices.Contains(out, f.kind) {
+			out = append(out, f.kind)
+		}
+	}
+	return out
+}

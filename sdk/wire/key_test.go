@@ -37,6 +37,7 @@ var keyVectors = []struct {
 	{"goaleff.manager." + calledBy + ".g1.42", Key{KindGoalEffect, []string{"manager", "local", testNkey, testUID, "g1", "42"}, ""}, BucketRecords},
 	{"epname.manager.reviewer", Key{KindNameClaim, []string{"manager", "reviewer"}, ""}, BucketRecords},
 	{"epmig.manager", Key{KindMigration, []string{"manager"}, ""}, BucketRecords},
+	{"mgrslot.local.reviewer_2", SlotKey("local", "reviewer_2"), BucketRecords},
 
 	{"gate." + testUID, GateKey(testUID), BucketAuth},
 	{"epgate.manager." + testInst, EndpointGateKey("manager", testInst), BucketAuth},
@@ -77,10 +78,11 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// The kinds that are one atomic key: the union of the two lists of the contract.
+// The kinds that are one atomic key: the union of the two lists of the contract, and the slot of an alias.
 func TestUnsplitKinds(t *testing.T) {
 	want := []string{
 		KindLifecycle, KindUID, KindFrontier, KindGovern, KindPolicy, KindObligation, KindGoalIndex, KindGoalEffect, KindNameClaim, KindMigration,
+		KindSlot,
 	}
 	var got []string
 	for _, f := range keyForms {

@@ -45,6 +45,18 @@ type StatusReply struct {
 	Plugins   []PluginStatus `json:"plugins,omitempty"`
 	Foreign   int            `json:"foreignSeats,omitempty"` // seats on this machine that belong to other instances
 	Occupancy *Occupancy     `json:"occupancy,omitempty"`
+	Lease     *LeaseStatus   `json:"lease,omitempty"`
+}
+
+// LeaseStatus is how a host stands to the liveness lease of its instance. Times are in milliseconds.
+type LeaseStatus struct {
+	// State is held, held-unrenewed (it could not be renewed just now), gone, unreadable, unheld (not acquired since
+	// the start), replaced (another process holds it) or released.
+	State     string `json:"state"`
+	ForMs     int64  `json:"forMs"`
+	RenewedMs *int64 `json:"renewedMs,omitempty"` // since the beginning of the last renewal that was acknowledged; absent: there was none
+	Reason    string `json:"reason,omitempty"`
+	Fenced    string `json:"fenced,omitempty"` // why nothing new is started; absent when it is
 }
 
 // ConnectorStatus is one row of StatusReply.

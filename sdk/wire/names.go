@@ -2,6 +2,8 @@ package wire
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -61,13 +63,24 @@ const (
 	BucketIssued     Bucket = "issued"
 	BucketAccepted   Bucket = "accepted"
 	BucketAdmission  Bucket = "admission"
+	BucketManager    Bucket = "manager" // key: instance id; TTL LeaseTTL; ManagerLease
 )
+
+// buckets are all of them.
+var buckets = []Bucket{
+	BucketRecords, BucketAuth, BucketPresence, BucketChannels, BucketMembership, BucketIssued, BucketAccepted,
+	BucketAdmission, BucketManager,
+}
+
+// Buckets lists the buckets of a space, and Streams its streams that are not behind a bucket, sorted.
+func Buckets() []Bucket { return slices.Clone(buckets) }
+
+// Streams lists the others.
+func Streams() []string { return slices.Sorted(maps.Keys(streamSubjects)) }
 
 // BucketName is the name of a bucket of a space: cotal_records_main.
 func BucketName(b Bucket, space string) (string, error) {
-	switch b {
-	case BucketRecords, BucketAuth, BucketPresence, BucketChannels, BucketMembership, BucketIssued, BucketAccepted, BucketAdmission:
-	default:
+	if !slices.Contains(buckets, b) {
 		return "", fmt.Errorf("name bucket: %q is not a bucket of a space", string(b))
 	}
 	if !ValidSpace(space) {

@@ -94,6 +94,9 @@ var schemas = func() []schema {
 	add2("goal result", `{"v":1,"goalId":"g1","fingerprint":"`+testDigestA+`","state":"succeeded","outcomeDigest":"`+Digest([]byte(`{"name":"x"}`))+`","data":{"name":"x"},"committer":{"instanceId":"`+testInst+`","epoch":7},"ts":1000}`,
 		"committer", false)(codec(of("g1", DecodeGoalResult)))
 
+	add2("manager lease", `{"holder":"local.manager_1","instanceId":"`+testInst+`","runtime":"pty","root":"/work","pid":7,"since":1000,"claim":"`+testUID+`","epoch":3,"startTicks":99,"bootId":"b","pidSpace":"pid:[4026531836]"}`,
+		"claim epoch startTicks bootId pidSpace", true)(codec(of(testInst, DecodeManagerLease)))
+
 	add2("session grant", testGrant, "target target.mappingRevision nbf", false)(codec(DecodeSessionGrant))
 	add2("session row", `{"sessionId":"`+nonce+`","endpoint":"manager","serving":{"instanceId":"`+testInst+`","epoch":7},"holder":{"principal":"`+testPrincipal+`","lifecycleUid":"`+testUID+`"},"credCaller":"s1.c","credServing":"s1.s","revoked":{"caller":false,"serving":true},"state":"active","exp":5}`,
 		"", false)(codec(of(nonce, DecodeSessionRow)))

@@ -76,7 +76,7 @@ func TestAnAttachOutlivesTheWeather(t *testing.T) {
 	length := partition()
 	t.Parallel() // most of it is waiting
 	a := newApart(t)
-	c := a.dial(a.client.url())
+	c := a.dial(a.client.URL())
 	to := a.typist(c, "typist")
 	v := a.view(c, to)
 	keys := map[string]error{}
@@ -101,16 +101,16 @@ func TestAnAttachOutlivesTheWeather(t *testing.T) {
 	}
 	arrives("in fair weather")
 	for _, w := range []weather{
-		{"the client is cut off", func(a *apart, d time.Duration) { a.client.hold(true, true); wait(d); a.client.heal() }},
-		{"the host is cut off", func(a *apart, d time.Duration) { a.host.hold(true, true); wait(d); a.host.heal() }},
+		{"the client is cut off", func(a *apart, d time.Duration) { a.client.Hold(true, true); wait(d); a.client.Heal() }},
+		{"the host is cut off", func(a *apart, d time.Duration) { a.host.Hold(true, true); wait(d); a.host.Heal() }},
 		{"everything is slow", func(a *apart, d time.Duration) {
-			a.host.slow(150 * time.Millisecond)
-			a.client.slow(100 * time.Millisecond)
+			a.host.Slow(150 * time.Millisecond)
+			a.client.Slow(100 * time.Millisecond)
 			wait(d)
-			a.host.slow(0)
-			a.client.slow(0)
+			a.host.Slow(0)
+			a.client.Slow(0)
 		}},
-		{"connections break", func(a *apart, _ time.Duration) { a.host.cut(); a.client.cut() }},
+		{"connections break", func(a *apart, _ time.Duration) { a.host.Cut(); a.client.Cut() }},
 		{"the broker restarts", func(a *apart, d time.Duration) { a.broker.Kill(); wait(d / 4); a.broker.Restart() }},
 	} {
 		var wg sync.WaitGroup

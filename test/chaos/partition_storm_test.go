@@ -29,16 +29,16 @@ type weather struct {
 }
 
 var weathers = []weather{
-	{"the host is cut off", func(a *apart, d time.Duration) { a.host.hold(true, true); wait(d); a.host.heal() }},
-	{"the answers of the host are held up", func(a *apart, d time.Duration) { a.host.hold(true, false); wait(d); a.host.heal() }},
+	{"the host is cut off", func(a *apart, d time.Duration) { a.host.Hold(true, true); wait(d); a.host.Heal() }},
+	{"the answers of the host are held up", func(a *apart, d time.Duration) { a.host.Hold(true, false); wait(d); a.host.Heal() }},
 	{"the broker restarts", func(a *apart, d time.Duration) { a.broker.Kill(); wait(d / 4); a.broker.Restart() }},
-	{"clients are cut off", func(a *apart, d time.Duration) { a.client.hold(true, true); wait(d); a.client.heal() }},
-	{"acknowledgements are slow", func(a *apart, d time.Duration) { a.host.slow(150 * time.Millisecond); wait(d); a.host.slow(0) }},
+	{"clients are cut off", func(a *apart, d time.Duration) { a.client.Hold(true, true); wait(d); a.client.Heal() }},
+	{"acknowledgements are slow", func(a *apart, d time.Duration) { a.host.Slow(150 * time.Millisecond); wait(d); a.host.Slow(0) }},
 	{"connections break again and again", func(a *apart, d time.Duration) {
 		for range 5 {
-			a.host.cut()
+			a.host.Cut()
 			wait(d / 10)
-			a.client.cut()
+			a.client.Cut()
 			wait(d / 10)
 		}
 	}},
@@ -66,7 +66,7 @@ func TestWeatherOfTheNetwork(t *testing.T) {
 	t.Logf("COTAL_SEED=%d", seed)
 	dice := rand.New(rand.NewPCG(seed, 0))
 	a := newApart(t)
-	c := a.dial(a.client.url())
+	c := a.dial(a.client.URL())
 	to := a.typist(c, "typist")
 	s := &sky{apart: a, c: c, to: to}
 	var over atomic.Bool

@@ -20,6 +20,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
+	"github.com/cotal-ai/cotal-host/test/relay"
 )
 
 // Partitions are this long; tenfold patience is granted beside them on a busy machine.
@@ -42,21 +43,21 @@ type apart struct {
 	*harness.World
 	t      *testing.T
 	broker *harness.Broker
-	url    string // of the broker itself
-	host   *relay // before the host
-	client *relay // before clients
+	url    string       // of the broker itself
+	host   *relay.Relay // before the host
+	client *relay.Relay // before clients
 }
 
 func newApart(t *testing.T) *apart {
 	t.Helper()
-	a := &apart{t: t, host: newRelay(t), client: newRelay(t)}
+	a := &apart{t: t, host: relay.New(t), client: relay.New(t)}
 	w := harness.New(t)
 	a.World, a.broker = w, w.StartBroker()
 	a.url = a.broker.URL
-	for _, r := range []*relay{a.host, a.client} {
-		r.lead(strings.TrimPrefix(a.url, "nats://"))
+	for _, r := range []*relay.Relay{a.host, a.client} {
+		r.Lead(strings.TrimPrefix(a.url, "nats://"))
 	}
-	a.broker.URL = a.host.url() // what hosts of this world are told
+	a.broker.URL = a.host.URL() // what hosts of this world are told
 	w.Start(harness.HostOptions{})
 	a.broker.URL = a.url
 	for _, p := range w.Status().Plugins {
@@ -200,7 +201,7 @@ func TestNothingStartsAfterItsDeadline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.host.hold(true, true)
+	a.host.Hold(true, true)
 	began := time.Now()
 	patient := partition() + harness.DefaultWait
 	calls := map[string]mesh.Call{
@@ -235,7 +236,7 @@ func TestNothingStartsAfterItsDeadline(t *testing.T) {
 		}
 	}
 	<-time.After(time.Until(began.Add(partition()))) // the partition has a length
-	a.host.heal()
+	a.host.Heal()
 	wg.Wait()
 	for what := range calls {
 		id := strings.ReplaceAll(what, " ", "-")
@@ -280,9 +281,9 @@ func TestNothingStartsAfterItsDeadline(t *testing.T) {
 func TestALostAnswerIsNoSecondExecution(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	a := newApart(t)
-	c := a.dial(a.client.url())
+	c := a.dial(a.client.URL())
 	to := a.typist(c, "typist")
-	a.client.hold(false, true)
+	a.client.Hold(false, true)
 	inTime := busy.Limit(hasty) // the host is in time, its answer is not
 	for what, call := range map[string]mesh.Call{
 		"spawn": spawnCall("lost", a.counted("lost"), inTime), "input": inputCall(to, "once", inTime),
@@ -295,7 +296,7 @@ func TestALostAnswerIsNoSecondExecution(t *testing.T) {
 	harness.Eventually(t, harness.DefaultWait, "both were carried out", func() (bool, string) {
 		return a.starts("lost") == 1 && a.typed("typist") == "once\r", fmt.Sprint(a.starts("lost"), a.typed("typist"))
 	})
-	a.client.heal()
+	a.client.Heal()
 	var first, second wire.Acceptance
 	for _, dst := range []*wire.Acceptance{&first, &second} {
 		if _, err := c.Call(t.Context(), spawnCall("lost", a.counted("lost"), harness.DefaultWait), dst); err != nil {

@@ -35,7 +35,7 @@ func instanceOf(t *testing.T, root string) string {
 // space at once. It is accepted once, as one identity that both are told, ends once, and is one process; a
 // second submission that asks for something else is refused without effect.
 //
-// proves: GOAL-3, GOAL-10
+// proves: GOAL-3, GOAL-10, MULTI-6
 func TestTwoHostsOfOneSpaceCarryAGoalOutOnce(t *testing.T) {
 	rounds := 15
 	if os.Getenv("COTAL_LONG") != "" {

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -80,45 +77,4 @@ func TestHostsOfASpaceAreFoundMissedAndForgotten(t *testing.T) {
 		t.Fatalf("after its stop: answers of %v, missing %v", got, missing)
 	}
 	one.Host("stop").OK()
-}
-
-// Of two hosts that are one instance, as after a workspace was copied, one serves: a host that comes with an epoch that
-// is over does not start, and one that was taken over from ends, and spares its seats.
-func TestACopyOfAHostAndItsOriginalDoNotBothServe(t *testing.T) {
-	t.Parallel()
-	const token = "0123456789abcdef0123456789abcdef"
-	one, two := harness.New(t), harness.New(t)
-	tokenFile := one.Write("server.token", token+"\n")
-	b, err := broker.Start(context.Background(), broker.Config{StoreDir: filepath.Join(one.Dir, "js"), Token: token})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Shutdown()
-	where := harness.HostOptions{Args: []string{"--server", b.URL(), "--token-file", tokenFile}}
-	one.Start(where).Stop()
-	if err := os.Mkdir(filepath.Join(two.Root, ".cotal"), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("cp", "-a", filepath.Join(one.Root, ".cotal", "host"), filepath.Join(two.Root, ".cotal")).CombinedOutput(); err != nil {
-		t.Fatalf("copy: %v\n%s", err, out)
-	}
-	original := one.Start(where)
-	id := one.Endpoint().InstanceID
-	second := two.Launch(where)
-	if e, ok := second.WaitExit(harness.DefaultWait); !ok || e.Code == 0 || !strings.Contains(second.Stderr(), "another incarnation of this instance is registered") {
-		t.Fatalf("the copy ended %v %+v and said %q", ok, e, second.Stderr())
-	}
-	if !original.Running() {
-		t.Fatal("the original ended")
-	}
-	two.Start(where) // its epoch is the later one now
-	e, ok := original.WaitExit(harness.DefaultWait)
-	if !ok || e.Code == 0 || !strings.Contains(original.Stderr(), "has taken over this instance") {
-		t.Fatalf("the original ended %v %+v and said %q", ok, e, original.Stderr())
-	}
-	who, err := two.Mesh().Call(t.Context(), mesh.Call{Endpoint: wire.EndpointManager, Command: wire.CmdStatus, Instance: id}, nil)
-	if err != nil || who.Epoch != 3 {
-		t.Errorf("instance %s answers in epoch %d, %v", id, who.Epoch, err)
-	}
-	two.Host("stop").OK()
 }

@@ -61,7 +61,7 @@ func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 	t.Run("status", func(t *testing.T) {
 		r := r.under(t)
 		m := r.members("status", r.must(r.request("status", nil)),
-			"instanceId runtime custody agentCount uptimeMs classSpawn connectors", "staticReconciliation version space pid epoch plugins foreignSeats occupancy")
+			"instanceId runtime custody agentCount uptimeMs classSpawn connectors", "staticReconciliation version space pid epoch plugins foreignSeats occupancy lease")
 		if m["instanceId"] != r.instance || m["agentCount"] != 1.0 || m["classSpawn"] != true || m["custody"] != "custodied" {
 			t.Errorf("status %v", m)
 		}

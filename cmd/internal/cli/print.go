@@ -219,6 +219,7 @@ func PrintStatus(w io.Writer, s wire.StatusReply) {
 	fmt.Fprintf(w, "running   cotal-host %s, pid %d, up %s\n", orWord(s.Version, "(version not said)"), s.PID, Age(time.Duration(s.UptimeMs)*time.Millisecond))
 	fmt.Fprintf(w, "space     %s\n", orWord(s.Space, "not said"))
 	fmt.Fprintf(w, "instance  %s, epoch %d\n", s.InstanceID, s.Epoch)
+	printLease(w, s.Lease)
 	seats := fmt.Sprintf("%d", s.AgentCount)
 	if o := s.Occupancy; o != nil && o.Max > 0 {
 		seats += fmt.Sprintf(" of at most %d", o.Max)
@@ -245,6 +246,23 @@ func PrintStatus(w io.Writer, s wire.StatusReply) {
 		fmt.Fprintln(w, OneLine(line))
 		PrintPluginTrouble(w, p)
 	}
+}
+
+// printLease says how a host stands to its lease; nothing where it has none.
+func printLease(w io.Writer, l *wire.LeaseStatus) {
+	if l == nil {
+		return
+	}
+	line := fmt.Sprintf("lease     %s for %s", l.State, Age(time.Duration(l.ForMs)*time.Millisecond))
+	if l.RenewedMs != nil {
+		line += fmt.Sprintf(", renewed %s ago", (time.Duration(*l.RenewedMs) * time.Millisecond).Round(100*time.Millisecond))
+	}
+	if l.Fenced != "" {
+		line += "; NOTHING NEW IS STARTED: " + l.Fenced
+	} else if l.Reason != "" {
+		line += " (" + l.Reason + ")"
+	}
+	fmt.Fprintln(w, OneLine(line))
 }
 
 // PrintPluginTrouble says below a plugin what is wrong with it: the reason, what to do, and where the

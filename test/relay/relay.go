@@ -1,6 +1,5 @@
-//go:build linux
-
-package chaos
+// Package relay puts a TCP relay before a server, which can stop carrying bytes, carry them late, and break connections.
+package relay
 
 import (
 	"net"
@@ -9,9 +8,9 @@ import (
 	"time"
 )
 
-// relay is a TCP relay before a server that can stop carrying bytes, in each direction, and goes on with
+// Relay is a TCP relay before a server that can stop carrying bytes, in each direction, and goes on with
 // them later as if nothing had happened: a partition that heals. Nothing is lost by holding.
-type relay struct {
+type Relay struct {
 	ln net.Listener
 
 	mu     sync.Mutex
@@ -29,15 +28,15 @@ const (
 	down = 1 // to the client
 )
 
-// newRelay listens on loopback. It ends behind everything that is made later in the test, so a world that uses
+// New listens on loopback. It ends behind everything that is made later in the test, so a world that uses
 // it has to be. Connections are refused until it is told where to lead.
-func newRelay(t *testing.T) *relay {
+func New(t testing.TB) *Relay {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &relay{ln: ln, conns: map[net.Conn]bool{}}
+	r := &Relay{ln: ln, conns: map[net.Conn]bool{}}
 	r.change = sync.NewCond(&r.mu)
 	go r.accept()
 	t.Cleanup(func() {
@@ -45,22 +44,23 @@ func newRelay(t *testing.T) *relay {
 		r.closed = true
 		r.mu.Unlock()
 		ln.Close()
-		r.cut()
+		r.Cut()
 	})
 	return r
 }
 
-// lead says which server the relay stands before.
-func (r *relay) lead(to string) *relay {
+// Lead says which server the relay stands before.
+func (r *Relay) Lead(to string) *Relay {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.to = to
 	return r
 }
 
-func (r *relay) url() string { return "nats://" + r.ln.Addr().String() }
+// URL is where clients dial.
+func (r *Relay) URL() string { return "nats://" + r.ln.Addr().String() }
 
-func (r *relay) accept() {
+func (r *Relay) accept() {
 	for {
 		c, err := r.ln.Accept()
 		if err != nil {
@@ -94,7 +94,7 @@ type parcel struct {
 }
 
 // carry copies what one side sends to the other, late and held up as the relay is told to.
-func (r *relay) carry(dst, src net.Conn, dir int) {
+func (r *Relay) carry(dst, src net.Conn, dir int) {
 	parcels := make(chan parcel, 1024)
 	go func() {
 		defer close(parcels)
@@ -130,7 +130,7 @@ func (r *relay) carry(dst, src net.Conn, dir int) {
 	}
 }
 
-func (r *relay) drop(conns ...net.Conn) {
+func (r *Relay) drop(conns ...net.Conn) {
 	r.mu.Lock()
 	for _, c := range conns {
 		c.Close()
@@ -140,26 +140,26 @@ func (r *relay) drop(conns ...net.Conn) {
 	r.change.Broadcast()
 }
 
-// hold stops carrying bytes in the directions that are true.
-func (r *relay) hold(toServer, toClient bool) {
+// Hold stops carrying bytes in the directions that are true.
+func (r *Relay) Hold(toServer, toClient bool) {
 	r.mu.Lock()
 	r.held = [2]bool{toServer, toClient}
 	r.mu.Unlock()
 	r.change.Broadcast()
 }
 
-// heal carries everything again, what was held first.
-func (r *relay) heal() { r.hold(false, false) }
+// Heal carries everything again, what was held first.
+func (r *Relay) Heal() { r.Hold(false, false) }
 
-// slow makes every byte late.
-func (r *relay) slow(d time.Duration) {
+// Slow makes every byte late.
+func (r *Relay) Slow(d time.Duration) {
 	r.mu.Lock()
 	r.delay = d
 	r.mu.Unlock()
 }
 
-// cut breaks every connection; what was held is lost.
-func (r *relay) cut() {
+// Cut breaks every connection; what was held is lost.
+func (r *Relay) Cut() {
 	r.mu.Lock()
 	var all []net.Conn
 	for c := range r.conns {

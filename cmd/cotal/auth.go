@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cotal-ai/cotal-host/cmd/internal/cli"
+	"github.com/cotal-ai/cotal-host/host/trust"
+)
+
+func authCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "auth",
+		Short: "The keys and credentials of this workspace: how they stand, and new ones",
+		Args:  cli.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(authStatusCmd(a), authRotateCmd(a))
+	return cmd
+}
+
+func authStatusCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Say how keys and credentials stand",
+		Long: `Say how the keys of this workspace stand, and the credentials that are files. No broker is asked:
+cotal-host doctor auth does that. Exit code 1 when something is wrong.`,
+		Example: "  cotal auth status --json | jq -r 'select(.verdict != \"ok\")'",
+		Args:    cli.NoArgs,
+	}
+	asJSON := jsonFlag(cmd, "print one JSON object a line, one for each fact")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		auth, err := a.target.OpenAuth(cmd.Context(), false)
+		if err != nil && (auth == nil || auth.Store == nil) {
+			return err
+		}
+		if auth.Keys == nil && err == nil {
+			return auth.NoKeys()
+		}
+		facts := trust.ExamineKeys(auth.Store, auth.Space, time.Now())
+		if *asJSON {
+			for _, f := range facts {
+				if err := cli.PrintJSON(a.out, f); err != nil {
+					return err
+				}
+			}
+		} else {
+			cli.PrintFacts(a.out, facts)
+		}
+		if trust.Worst(facts) == trust.Wrong {
+			return cli.Silent(cli.Refused)
+		}
+		return nil
+	}
+	return cmd
+}
+
+// rotated is what cotal auth rotate prints with --json.
+type rotated struct {
+	Space   string `json:"space"`
+	Servers int    `json:"servers"`           // that know the keys as they are now; 0: none was asked
+	Pending bool   `json:"pending,omitempty"` // the new key signs once the servers were told
+	Dropped bool   `json:"dropped,omitempty"`
+}
+
+func authRotateCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rotate",
+		Short: "Give the space a new signing key",
+		Long: `Give the space a new signing key, and tell every server of it. Credentials that the key before has signed go on
+working until their end, a day at most; new ones are signed by the new key. With --drop the keys before are taken away
+at once: whatever they signed is refused, and its connections end. Do that when a key or a credential was stolen, and
+restart the host afterwards.
+
+The broker is that of the host that runs, or --server. Without one the new key waits until a host starts.`,
+		Example: "  cotal auth rotate\n  cotal auth rotate --drop",
+		Args:    cli.NoArgs,
+	}
+	drop := cmd.Flags().Bool("drop", false, "take the keys before away at once: what they signed is refused")
+	asJSON := jsonFlag(cmd, "print one JSON object")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		ctx, cancel := context.WithTimeout(cmd.Context(), cli.AuthTimeout)
+		defer cancel()
+		auth, err := a.target.OpenAuth(ctx, false)
+		if err != nil {
+			return err
+		}
+		if auth.Keys == nil {
+			return auth.NoKeys()
+		}
+		r := rotated{Space: auth.Space}
+		if err := auth.Keys.Rotate(ctx); err != nil {
+			return err
+		}
+		st, err := auth.Authority()
+		if err != nil {
+			return err
+		}
+		if st == nil {
+			r.Pending = true
+			if *drop {
+				return cli.Fail(cli.Partial, "a new key is there, and waits: without a broker the keys before cannot be dropped; start the host, then: cotal auth rotate --drop")
+			}
+		} else if err := tell(ctx, auth.Keys, st, &r, *drop); err != nil {
+			return cli.Fail(cli.Partial, "a new key is there, and not every server knows it: %v; try again: cotal auth rotate", err)
+		}
+		if *asJSON {
+			return cli.PrintJSON(a.out, r)
+		}
+		switch {
+		case r.Pending:
+			_, err = fmt.Fprintln(a.out, "a new signing key is there; it signs once a host has started")
+		case r.Dropped:
+			_, err = fmt.Fprintf(a.out, "a new signing key signs, %d server(s) know it; what the keys before signed is refused\n", r.Servers)
+		default:
+			_, err = fmt.Fprintf(a.out, "a new signing key signs, %d server(s) know it; what the key before signed ends within a day\n", r.Servers)
+		}
+		return err
+	}
+	return cmd
+}
+
+// tell gives every server the account as it is now, and again without the keys before.
+func tell(ctx context.Context, keys *trust.Keyring, st *trust.Static, r *rotated, drop bool) error {
+	var err error
+	if r.Servers, err = st.PushAccount(ctx); err != nil || !drop {
+		return err
+	}
+	if err := keys.Drop(ctx); err != nil {
+		return err
+	}
+	if r.Servers, err = st.PushAccount(ctx); err != nil {
+		return err
+	}
+	r.Dropped = true
+	return nil
+}
