@@ -72,6 +72,13 @@ func (r LaunchRequest) CheckSession(id *regexp.Regexp, what string) error {
 	return nil
 }
 
+// AndNetworkEnv are names of host variables, as for ConnectorFacts.EnvAllow, and those by which programs go through a
+// proxy and trust a private certificate authority: without them a seat waits where the user's shell would not.
+func AndNetworkEnv(names ...string) []string {
+	return append(slices.Clip(names), "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+		"NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR")
+}
+
 // Environment is the environment of the seat: BaseEnv, what tells a program which seat it is in, and set.
 func (r LaunchRequest) Environment(set ...string) []string {
 	env := SetEnv(r.BaseEnv, "COTAL_SPACE="+r.Space, "COTAL_NAME="+r.Name)

@@ -19,7 +19,7 @@ const (
 // envAllow are the host's variables that a seat gets: how to reach a model, from behind a proxy or a private
 // certificate authority too, where the user's configuration is, and what he has said about telemetry. The
 // regions of single models (VERTEX_REGION_CLAUDE_*) are those that the tested version reads.
-var envAllow = []string{
+var envAllow = sdk.AndNetworkEnv(
 	"CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CODE_OAUTH_REFRESH_TOKEN", "CLAUDE_CODE_OAUTH_SCOPES",
 	apiKey, "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", configEnv, loginEnv,
 	"CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY", "CLAUDE_CODE_USE_ANTHROPIC_AWS", "CLAUDE_CODE_USE_MANTLE",
@@ -38,10 +38,8 @@ var envAllow = []string{
 	"ANTHROPIC_FOUNDRY_API_KEY", "ANTHROPIC_FOUNDRY_AUTH_TOKEN", "ANTHROPIC_FOUNDRY_BASE_URL", "ANTHROPIC_FOUNDRY_RESOURCE",
 	"ANTHROPIC_PROFILE", "ANTHROPIC_FEDERATION_RULE_ID", "ANTHROPIC_ORGANIZATION_ID", "ANTHROPIC_WORKSPACE_ID",
 	"ANTHROPIC_IDENTITY_TOKEN", "ANTHROPIC_IDENTITY_TOKEN_FILE",
-	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
-	"NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"DISABLE_TELEMETRY", "DISABLE_ERROR_REPORTING", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "IS_SANDBOX",
-}
+)
 
 // environment is the complete environment of the seat.
 func (l launch) environment() []string {

@@ -67,12 +67,11 @@ func Info() sdk.Info {
 			Input:                       sdk.InputFacts{SubmitDelayMs: submitDelayMs, AwaitField: true, BracketedPaste: true},
 			// Where the operator's login and configuration are, the keys of the program's own provider, and
 			// what it takes to reach it from behind a proxy or a private certificate authority.
-			EnvAllow: []string{
+			EnvAllow: sdk.AndNetworkEnv(
 				"CODEX_HOME", "CODEX_API_KEY", "CODEX_ACCESS_TOKEN", "OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORGANIZATION",
 				"OPENAI_PROJECT", "AZURE_OPENAI_API_KEY", "AWS_PROFILE", "AWS_REGION", "AWS_BEARER_TOKEN_BEDROCK",
-				"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy",
-				"CODEX_CA_CERTIFICATE", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
-			},
+				"ALL_PROXY", "all_proxy", "CODEX_CA_CERTIFICATE",
+			),
 		},
 	}
 }

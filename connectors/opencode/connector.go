@@ -77,13 +77,11 @@ func Info() sdk.Info {
 			// Where the user's configuration is. Keys that are good for a model provider and nothing else, and what it takes to reach one
 			// from behind a proxy or a private certificate authority. Without the latter two the program's own npm install (see
 			// docs/connectors.md) retries for minutes where the user's shell would not have waited.
-			EnvAllow: []string{
+			EnvAllow: sdk.AndNetworkEnv(
 				configEnv, configDirEnv, "OPENCODE_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY", "NOUS_API_KEY",
 				"GEMINI_API_KEY", "GOOGLE_GENERATIVE_AI_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY", "XAI_API_KEY",
 				"DEEPSEEK_API_KEY", "AWS_PROFILE", "AWS_REGION", "AWS_BEARER_TOKEN_BEDROCK", "AZURE_API_KEY", "AZURE_RESOURCE_NAME",
-				"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
-				"NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR",
-			},
+			),
 		},
 	}
 }

@@ -40,13 +40,12 @@ func Info() sdk.Info {
 		ReadinessTimeoutMs: 60_000, ReadyBy: sdk.ReadyByPresence,
 		Permissions: []string{permissionsAllow}, // it asks nobody
 		Input:       sdk.InputFacts{SubmitDelayMs: 300, BracketedPaste: true},
-		EnvAllow: []string{
+		EnvAllow: sdk.AndNetworkEnv(
 			"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY", "GROQ_API_KEY", "XAI_API_KEY", "MISTRAL_API_KEY",
 			"CEREBRAS_API_KEY", "DEEPSEEK_API_KEY", "HF_TOKEN",
 			"AZURE_OPENAI_API_KEY", "AZURE_OPENAI_API_VERSION", "AZURE_OPENAI_BASE_URL", "AZURE_OPENAI_DEPLOYMENT_NAME_MAP", "AZURE_OPENAI_RESOURCE_NAME",
-			"PI_CODING_AGENT_DIR", "PI_OFFLINE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
-			"NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR",
-		},
+			"PI_CODING_AGENT_DIR", "PI_OFFLINE",
+		),
 	}}
 }
 

@@ -32,12 +32,11 @@ func Info() sdk.Info {
 		SupportsModel: true, SupportsPrompt: true, SupportsPersona: true,
 		ReadinessTimeoutMs: 60_000, ReadyBy: sdk.ReadyByPresence, Permissions: []string{"ask", "allow"},
 		Input: sdk.InputFacts{SubmitDelayMs: 300, BracketedPaste: true},
-		EnvAllow: []string{
+		EnvAllow: sdk.AndNetworkEnv(
 			"OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "DASHSCOPE_API_KEY", "BAILIAN_CODING_PLAN_API_KEY",
 			"ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "GEMINI_API_KEY", "GEMINI_MODEL", "OPENROUTER_API_KEY",
-			homeEnv, runtimeEnv, "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
-			"NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR",
-		},
+			homeEnv, runtimeEnv,
+		),
 	}}
 }
 

@@ -23,19 +23,24 @@ func Factor() float64 {
 	return factor(string(text), runtime.NumCPU())
 }
 
-// Limit is d on a machine that has room, and as much longer as the machine is busy. It is asked for when the time
-// has passed: what kept the test from being in time is still in the numbers.
+// Limit is d on a machine that has room, and as much longer as the machine is busy, three minutes at most. It is
+// asked for when the time has passed: what kept the test from being in time is still in the numbers.
 func Limit(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * Factor())
+	return limit(d, Factor())
 }
 
-// moreMost bounds what Over grants beside d: what is stuck is to be told while the other tests still run.
+// moreMost bounds what is granted beside d: what is stuck is to be told while the other tests still run, and with
+// its name. The load of a machine may be that of many others, and says little then.
 const moreMost = 3 * time.Minute
+
+func limit(d time.Duration, factor float64) time.Duration {
+	return min(time.Duration(float64(d)*factor), d+moreMost)
+}
 
 // Over reports whether something that began then takes longer than d, on the machine as it is just now.
 func Over(begin time.Time, d time.Duration) bool {
 	took := time.Since(begin)
-	return took > d && took > min(Limit(d), d+moreMost)
+	return took > d && took > Limit(d)
 }
 
 // factor reads /proc/loadavg: "0.93 1.40 2.85 3/412 12345". The first number is a mean over a minute, which says

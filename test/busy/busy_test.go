@@ -1,6 +1,9 @@
 package busy
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func TestALimitStretchesWithTheLoadAndNeverShrinks(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -19,5 +22,14 @@ func TestALimitStretchesWithTheLoadAndNeverShrinks(t *testing.T) {
 				t.Errorf("factor %v, want %v", got, c.want)
 			}
 		})
+	}
+}
+
+func TestWhatIsStuckIsToldHoweverBusyTheMachineSeems(t *testing.T) {
+	if got := limit(30*time.Second, 4); got != 2*time.Minute {
+		t.Errorf("30 s at a factor of 4 are %v, want 2 m", got)
+	}
+	if got := limit(30*time.Second, 64); got != 30*time.Second+moreMost {
+		t.Errorf("30 s at a factor of 64 are %v, want %v", got, 30*time.Second+moreMost)
 	}
 }

@@ -402,6 +402,10 @@ func (s *scenario) survivesItsHost() {
 }
 
 func (s *scenario) leavesNothing() {
+	_, roster := watchPresence(s.T, s.w) // before it goes: its last word is kept for seconds, and what follows may take longer
+	if err := roster.Ready(s.Context()); err != nil {
+		s.Fatal(err)
+	}
 	s.w.CLI("stop", realSeat).OK()
 	if _, err := os.Stat(filepath.Join(s.w.SeatRoot, s.row.SeatID)); !os.IsNotExist(err) {
 		s.Errorf("the seat directory is left: %v", err)
@@ -421,7 +425,6 @@ func (s *scenario) leavesNothing() {
 		}
 	}
 	s.leavesNoSecret()
-	_, roster := watchPresence(s.T, s.w)
 	awaitPresence(s.T, roster, "the agent is gone from the mesh", func(p wire.Presence) bool {
 		return p.Card.ID == s.row.ID && p.Status == wire.StatusOffline
 	})
