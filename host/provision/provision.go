@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -95,8 +96,9 @@ type Config struct {
 	Space string
 	// Instance is the id of this host's instance, and Incarnation tells its processes from each other.
 	Instance, Incarnation string
-	// Store is where the credentials of seats are kept, for their programs to read.
+	// Store is where the credentials of seats are kept, for their programs to read; Dir is where its files are.
 	Store trust.SecretStore
+	Dir   string
 	// Retire takes back what a spawn that failed has made.
 	Retire Retirer
 	Log    hclog.Logger
@@ -160,25 +162,41 @@ type Draft struct {
 	credential *trust.Standing
 }
 
-// Draw mints a uid and a key, in memory.
+// NewKey mints the key that names the principal of a life, in memory.
+func (p *Provisioner) NewKey() (trust.Key, error) { return p.cfg.Auth.NewKey() }
+
+// Draw mints a uid and a key, in memory, and drafts a life with them.
 //
-// Errors: that of the authority; a name that is no token.
+// Errors: that of the authority, as of Draft.
 func (p *Provisioner) Draw(spec Spec) (*Draft, error) {
-	if !wire.ValidToken(spec.Alias) {
-		return nil, fmt.Errorf("draw life: alias %q is not characters [A-Za-z0-9_-]", spec.Alias)
-	}
-	if spec.Runtime.Kind == "" || spec.Runtime.ID == "" {
-		return nil, fmt.Errorf("draw life of %s: no custody reference is reserved", spec.Alias)
-	}
 	key, err := p.cfg.Auth.NewKey()
 	if err != nil {
 		return nil, fmt.Errorf("draw life of %s: %w", spec.Alias, err)
 	}
 	pr := p.cfg.Auth.Principal(key.Public)
-	life := Life{Alias: spec.Alias, Caller: wire.Caller{Owner: pr.Owner, Actor: pr.Actor, UID: wire.NewUID()}}
+	return p.Draft(wire.Caller{Owner: pr.Owner, Actor: pr.Actor, UID: wire.NewUID()}, key, spec)
+}
+
+// Draft is a life of which the key and the uid were minted already. Nothing is written.
+//
+// Errors: an alias that is no token, no custody reference, a principal that is not the key's.
+func (p *Provisioner) Draft(life wire.Caller, key trust.Key, spec Spec) (*Draft, error) {
+	switch {
+	case !wire.ValidToken(spec.Alias):
+		return nil, fmt.Errorf("draft life: alias %q is not characters [A-Za-z0-9_-]", spec.Alias)
+	case spec.Runtime.Kind == "" || spec.Runtime.ID == "":
+		return nil, fmt.Errorf("draft life of %s: no custody reference is reserved", spec.Alias)
+	case p.cfg.Auth.Principal(key.Public) != (wire.Principal{Owner: life.Owner, Actor: life.Actor}):
+		return nil, fmt.Errorf("draft life of %s: its key is not that of principal %s", spec.Alias, life.Principal())
+	}
 	return &Draft{
-		Life: life, Spec: spec, key: key, File: trust.CredentialFile(p.cfg.Space, spec.Alias, life.UID),
+		Life: Life{Alias: spec.Alias, Caller: life}, Spec: spec, key: key, File: trust.CredentialFile(p.cfg.Space, spec.Alias, life.UID),
 	}, nil
+}
+
+// Path is where the program of a life finds its credential.
+func (p *Provisioner) Path(l Life) string {
+	return filepath.Join(p.cfg.Dir, filepath.FromSlash(trust.CredentialFile(p.cfg.Space, l.Alias, l.UID)))
 }
 
 // Credential is that of the life, renewed as long as somebody runs it; nil before it was minted.

@@ -106,6 +106,7 @@ type actor struct {
 	flaps        brake              // of the lines on a seat that comes and goes
 	freeing      bool
 	reaping      bool               // what is left is being removed right now
+	renewing     bool               // what the life has on the mesh is looked after
 	watching     string             // custody id of the process that is being watched
 	endRace      context.CancelFunc // ends the wait for its readiness; nil before the first
 	racing       string             // custody id of the process whose readiness is awaited; empty: none
@@ -382,12 +383,18 @@ func (a *actor) goReap(attempt int) {
 		if attempt == 0 {
 			a.keepTail()
 		}
-		report, err := a.reap(sdk.StopNow, false)
+		report, left := a.reap(sdk.StopNow, false)
 		_ = fpExitReaped.Hit()
+		err := left
+		if err == nil {
+			err = a.endLife()
+		}
 		a.post(func() {
 			a.reaping = false
-			if err == nil {
+			if left == nil {
 				a.merge(report)
+			}
+			if err == nil {
 				err = a.transition(EvReaped, func(r *journal.SeatRow) { r.Reaped, r.Reason = true, "" }, a.exitTerminal())
 			}
 			if err == nil {

@@ -72,6 +72,8 @@ type world struct {
 	cooling     time.Duration
 	restartWait time.Duration
 	lease       seat.Lease
+	lives       seat.Lives
+	material    func() (wire.LaunchMaterial, error)
 
 	logging sync.Mutex
 	lines   []string
@@ -213,6 +215,7 @@ func (w *world) boot() []seat.Verdict {
 		Journal: w.journal, Goals: w.goals, Plugins: w.plugins, Agent: "command", Health: 50 * time.Millisecond,
 		Log:      hclog.New(&hclog.LoggerOptions{Output: testWriter{w}, Level: hclog.Debug}),
 		ViewWait: w.viewWait, ExitPoll: w.exitPoll, Cooling: w.cooling, RestartWait: cmp.Or(w.restartWait, 10*time.Millisecond), Lease: w.lease,
+		Lives: w.lives, Material: w.material,
 	}
 	if w.roster != nil {
 		cfg.Roster = w.roster

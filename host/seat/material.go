@@ -19,6 +19,13 @@ func (a *actor) launchEnv(p *plan, dir string) ([]string, error) {
 		return nil, err
 	}
 	row := a.snapshot().Row
+	if a.set.cfg.Lives != nil {
+		l, err := lifeOf(row)
+		if err != nil {
+			return nil, err
+		}
+		m.Token, m.Creds = "", a.set.cfg.Lives.Path(l)
+	}
 	m.ControlToken = rand.Text() // of this launch: its hooks speak to its own bridge alone
 	m.EventsRequired = a.set.cfg.Policy.EventsRequired
 	m.Seat = &wire.LaunchSeat{

@@ -18,6 +18,7 @@ import (
 	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/host/launch"
 	"github.com/cotal-ai/cotal-host/host/persona"
+	"github.com/cotal-ai/cotal-host/host/trust"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -301,24 +302,19 @@ type minting struct {
 	seatID, uid, nonce, actor string
 	ports                     []int
 	secrets, sessionIDs       []string
+	key                       trust.Key // of the principal, where lives have credentials
 }
 
 // mint makes identity, and what the connector's facts ask for.
-func mint(f sdk.ConnectorFacts) (*minting, error) {
+func mint(f sdk.ConnectorFacts, lives Lives) (*minting, error) {
 	if err := f.Mints.Check(); err != nil {
 		return nil, err
 	}
-	kp, err := nkeys.CreateUser()
+	key, err := identity(lives)
 	if err != nil {
 		return nil, err
 	}
-	// Open mode: the key names the principal; nothing is signed with it, so its seed is not kept.
-	actor, err := kp.PublicKey()
-	kp.Wipe()
-	if err != nil {
-		return nil, err
-	}
-	m := &minting{seatID: wire.NewCustodyID(), uid: wire.NewUID(), nonce: wire.NewNonce(), actor: actor}
+	m := &minting{seatID: wire.NewCustodyID(), uid: wire.NewUID(), nonce: wire.NewNonce(), actor: key.Public, key: key}
 	if m.ports, err = launch.MintPorts(f.Mints.Ports); err != nil {
 		return nil, err
 	}
@@ -331,6 +327,21 @@ func mint(f sdk.ConnectorFacts) (*minting, error) {
 		m.sessionIDs = append(m.sessionIDs, wire.NewUID())
 	}
 	return m, nil
+}
+
+// identity mints the key that names the principal of a life.
+func identity(lives Lives) (trust.Key, error) {
+	if lives != nil {
+		return lives.NewKey()
+	}
+	kp, err := nkeys.CreateUser()
+	if err != nil {
+		return trust.Key{}, err
+	}
+	// Open mode: the key names the principal; nothing is signed with it, so its seed is not kept.
+	defer kp.Wipe()
+	public, err := kp.PublicKey()
+	return trust.Key{Public: public}, err
 }
 
 // release gives the ports back when the launch they were minted for does not come about.

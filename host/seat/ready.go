@@ -200,6 +200,7 @@ func (a *actor) foundRunning(handle sdk.Handle) error {
 		}
 	}, end)
 	a.resumeReady()
+	a.adoptLife(0)
 	return err
 }
 

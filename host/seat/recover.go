@@ -297,6 +297,9 @@ func (a *actor) compensate(reason string) {
 	}
 	_, err := a.reap(sdk.StopNow, false)
 	if err == nil {
+		err = a.endLife()
+	}
+	if err == nil {
 		err = a.set.removeDir(a.snapshot().Row.SeatID)
 	}
 	if err != nil {

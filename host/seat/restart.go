@@ -250,7 +250,7 @@ func (a *actor) restart(ctx context.Context, row journal.SeatRow) error {
 	if err != nil {
 		return err
 	}
-	m, err := mint(p.facts)
+	m, err := mint(p.facts, nil) // the life goes on with the key it has
 	if err != nil {
 		return err
 	}

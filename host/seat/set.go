@@ -62,6 +62,7 @@ type Config struct {
 	Agent    string   // default connector; default "claude"
 	Roster   Roster   // who is on the mesh; nil: nobody knows
 	Lease    Lease    // what this host may start processes by; nil: always
+	Lives    Lives    // what seats have on the mesh; nil: they have no credentials of their own, as in an open space
 	Policy   authz.Policy
 
 	Health   time.Duration // between two looks at what running seats depend on; default 5 s

@@ -71,7 +71,7 @@ func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (_ wir
 	if p, err = s.plan(ctx, o); err != nil {
 		return wire.Acceptance{}, err
 	}
-	minted, err := mint(p.facts)
+	minted, err := mint(p.facts, s.cfg.Lives)
 	if errors.Is(err, sdk.ErrInvalid) {
 		return wire.Acceptance{}, wire.Refuse(wire.CodeFailedPrecondition, "connector %s: %v", p.profile.Agent, err)
 	}
@@ -256,7 +256,8 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 			return fn()
 		}
 	}
-	steps := []saga.Step{
+	provide, activate := a.lifeSteps(row, m, undo)
+	steps := slices.Concat([]saga.Step{
 		{
 			Name: "take a turn",
 			Do: func(ctx context.Context) error {
@@ -272,6 +273,7 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 			Do:   func(context.Context) error { return a.makeDir(row) },
 			Undo: undo(func() error { return a.set.removeDir(row.SeatID) }),
 		},
+	}, provide, []saga.Step{
 		{
 			Name: "build launch", After: fpBuilt,
 			Do: func(ctx context.Context) (err error) { spec, err = a.build(ctx, row, p, m); return err },
@@ -300,6 +302,7 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 			},
 			Undo: undo(func() (err error) { undone, err = a.reap(sdk.StopNow, false); return err }),
 		},
+	}, activate, []saga.Step{
 		{
 			Name: "commit seat", Before: fpPersisted, After: fpCommitted,
 			Do: func(ctx context.Context) error {
@@ -318,7 +321,7 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 				return a.call(func() error { return a.onCommitted(st, spec.Probe) })
 			},
 		},
-	}
+	})
 	err := saga.Run(ctx, "spawn", nil, steps)
 	if err != nil && unanswered && !neverRan(undone) {
 		err = &mayHaveRun{err}
