@@ -23,6 +23,8 @@ var (
 	ErrUnauthorized = errors.New("mesh server refused the credentials")
 	// ErrTokenFile: the token file is missing, readable by others, or empty (Connect).
 	ErrTokenFile = errors.New("token file is unusable")
+	// ErrTwoSecrets: a token and a credential are named, of which a server takes one (Connect, FindEndpoint).
+	ErrTwoSecrets = errors.New("a token and a credential exclude each other")
 	// ErrNoResponder: the server says that nobody serves the command; nothing was executed.
 	ErrNoResponder = errors.New("nobody serves this command")
 	// ErrNoReply: the request was sent and no reply came; whether it was executed is unknown.
@@ -41,7 +43,8 @@ const DefaultConnectTimeout = 1500 * time.Millisecond
 type Config struct {
 	// URL of the server: nats://host:port, several separated by commas.
 	URL string
-	// Token, or TokenFile that holds it (mode 0600), or CredsFile of NATS credentials.
+	// Token, or TokenFile that holds it (mode 0600), or CredsFile of NATS credentials (mode 0600), which is read anew
+	// whenever the server is lost: whoever renews it replaces it in place.
 	Token     string
 	TokenFile string
 	CredsFile string
@@ -57,6 +60,9 @@ type Config struct {
 	Timeout time.Duration
 	// Reconnect makes the client reconnect for ever instead of failing once the server is lost.
 	Reconnect bool
+	// Apart: histories are read through consumers that are one read's own, so that several processes of one principal
+	// do not get in each other's way. It takes the rights of an observer; an agent has a consumer of one name.
+	Apart bool
 	// OnState is told of every loss and return of the server; nil is fine. It must not block.
 	OnState func(connected bool)
 }
@@ -76,21 +82,24 @@ type Client struct {
 	epochs    map[string]uint64 // endpoint and instance id -> highest epoch seen
 	contracts contracts         // what incarnations serve
 	replies   replies
+	denials   denials
 }
 
 // Connect dials the server.
 //
-// Errors: ErrUnreachable, ErrUnauthorized (a credential that has ended is not shown to the server), ErrTokenFile; the text names the address or file. context.Canceled when the
-// caller gives up: it says nothing of the server.
+// Errors: ErrUnreachable, ErrUnauthorized (with ErrCredentialEnded: the server was not asked), ErrTokenFile,
+// ErrCredsFile, ErrTwoSecrets; the text names the address or file. context.Canceled when the caller gives up: it says
+// nothing of the server.
 func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	if !wire.ValidSpace(cfg.Space) {
 		return nil, fmt.Errorf("connect to mesh: space %q is not 1..64 characters of [A-Za-z0-9_-]", cfg.Space)
 	}
 	c := &Client{cfg: cfg, closed: make(chan struct{}), turn: make(chan struct{}, 1), epochs: map[string]uint64{}}
-	var err error
-	if c.caller, err = callerOf(cfg); err != nil {
+	who, err := identify(cfg)
+	if err != nil {
 		return nil, fmt.Errorf("connect to mesh: %w", err)
 	}
+	c.caller = who.caller
 	timeout := cfg.Timeout
 	if timeout <= 0 {
 		timeout = DefaultConnectTimeout
@@ -104,9 +113,9 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	servers := time.Duration(1 + strings.Count(cfg.URL, ",")) // tried one after the other
 	opts := []nats.Option{
 		nats.Name(cfg.Name),
-		nats.CustomInboxPrefix(inboxPrefix(cfg, c.caller)),
+		nats.CustomInboxPrefix(who.inbox),
 		nats.Timeout(max(timeout/servers, time.Millisecond)),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { c.replies.refused(err) }), // the default prints
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { c.refused(err) }), // the default prints
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
 	}
 	if cfg.Reconnect {
@@ -118,12 +127,8 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	} else {
 		opts = append(opts, nats.NoReconnect())
 	}
-	auth, err := authOption(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("connect to mesh: %w", err)
-	}
-	if auth != nil {
-		opts = append(opts, auth)
+	if who.auth != nil {
+		opts = append(opts, who.auth)
 	}
 	if c.nc, err = dial(ctx, cfg.URL, timeout, opts); err != nil {
 		if errors.Is(ctx.Err(), context.Canceled) {
@@ -195,26 +200,10 @@ func backoff(attempts int) time.Duration {
 	return min(50*time.Millisecond<<min(max(attempts-1, 0), 10), reconnectMax)
 }
 
-func authOption(cfg Config) (nats.Option, error) {
-	switch {
-	case cfg.Token != "":
-		return nats.Token(cfg.Token), nil
-	case cfg.TokenFile != "":
-		token, err := ReadToken(cfg.TokenFile)
-		if err != nil {
-			return nil, err
-		}
-		return nats.Token(token), nil
-	case cfg.CredsFile != "":
-		return nats.UserCredentials(cfg.CredsFile), nil
-	}
-	return nil, nil
-}
-
 // ReadToken reads a token file. It refuses (ErrTokenFile) one that its group or others can read and
 // names the fix.
 func ReadToken(path string) (string, error) {
-	text, err := readPrivate(path, maxToken)
+	text, err := readOwn(path, maxToken, ErrTokenFile)
 	if err != nil {
 		return "", err
 	}
@@ -228,25 +217,25 @@ func ReadToken(path string) (string, error) {
 // maxToken bounds a token file, in bytes.
 const maxToken = 8 << 10
 
-// readPrivate reads a file that its user alone can read, at most limit bytes of it. Errors: ErrTokenFile.
-func readPrivate(path string, limit int64) ([]byte, error) {
+// readOwn reads a file that its user alone can read, at most limit bytes of it. Every error is kind too.
+func readOwn(path string, limit int64, kind error) ([]byte, error) {
 	f, err := openFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrTokenFile, err)
+		return nil, fmt.Errorf("%w: %w", kind, err)
 	}
 	defer f.Close()
 	st, err := f.Stat() // of what was opened: a rename in between changes nothing
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%w: inspect %s: %w", ErrTokenFile, path, err)
+		return nil, fmt.Errorf("%w: inspect %s: %w", kind, path, err)
 	case !st.Mode().IsRegular():
-		return nil, fmt.Errorf("%w: %s is not a regular file", ErrTokenFile, path)
+		return nil, fmt.Errorf("%w: %s is not a regular file", kind, path)
 	case st.Mode().Perm()&0o077 != 0:
-		return nil, fmt.Errorf("%w: %s can be read by others (mode %04o); fix it with: chmod 600 %s", ErrTokenFile, path, st.Mode().Perm(), path)
+		return nil, fmt.Errorf("%w: %s can be read by others (mode %04o); fix it with: chmod 600 %s", kind, path, st.Mode().Perm(), path)
 	}
 	p, err := io.ReadAll(io.LimitReader(f, limit))
 	if err != nil {
-		return nil, fmt.Errorf("%w: read %s: %w", ErrTokenFile, path, err)
+		return nil, fmt.Errorf("%w: read %s: %w", kind, path, err)
 	}
 	return p, nil
 }
@@ -267,6 +256,14 @@ func NewCaller() (wire.Caller, error) {
 
 // Caller is who this client calls as.
 func (c *Client) Caller() wire.Caller { return c.caller }
+
+// Trouble is why the server could not be reached when that was last tried; nil while it is there.
+func (c *Client) Trouble() error {
+	if c.nc.IsConnected() {
+		return nil
+	}
+	return c.nc.LastError()
+}
 
 // Space is the space this client works in.
 func (c *Client) Space() string { return c.cfg.Space }

@@ -14,8 +14,9 @@
 //	defer c.Close()
 //
 // FindEndpoint finds the host of a workspace, and FromSeat what a program needs that a host launched. FromConn uses
-// a NATS connection that is there already. Without a Caller a client is a fresh principal, local.<nkey>, with a
-// fresh lifecycle UID: its alias (Name) is a label, and no authority.
+// a NATS connection that is there already. With a credential (CredsFile) a client is whom that was made for, and may
+// what was granted to it: what it may not is ErrDenied, or permission-denied of a call. In open mode a client without a
+// Caller is a fresh principal, local.<nkey>, with a fresh lifecycle UID: its alias (Name) is a label, and no authority.
 //
 // # Presence
 //

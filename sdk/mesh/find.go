@@ -30,6 +30,7 @@ var (
 	// ErrSeveralHosts: it is not clear which host is meant; the text lists them.
 	ErrSeveralHosts = errors.New("several hosts could be meant")
 	// ErrEndpointFile: a file cannot be read, is malformed or belongs to somebody else.
+	// ErrTwoSecrets is one of them, too: flags, or the environment, name a token and a credential.
 	ErrEndpointFile = errors.New("endpoint file is unusable")
 )
 
@@ -41,8 +42,17 @@ type NotRunningError struct {
 }
 
 func (e *NotRunningError) Error() string {
-	return fmt.Sprintf("%s: %s names pid %d, which is gone (%s); start it with: cotal-host serve --open --root %s",
-		ErrHostNotRunning, e.Path, e.Endpoint.PID, e.Reason, e.Endpoint.Root)
+	return fmt.Sprintf("%s: %s names pid %d, which is gone (%s); start it with: %s --root %s",
+		ErrHostNotRunning, e.Path, e.Endpoint.PID, e.Reason, ServeWords(e.Endpoint), e.Endpoint.Root)
+}
+
+// ServeWords is the command that starts the host of an endpoint file again, as it was served: a workspace keeps its
+// mode.
+func ServeWords(e wire.Endpoint) string {
+	if e.CredsFile == "" {
+		return "cotal-host serve --open"
+	}
+	return "cotal-host serve"
 }
 
 // Unwrap returns ErrHostNotRunning.
@@ -53,29 +63,34 @@ type FindConfig struct {
 	Server    string // URL; with it no file is looked for
 	Space     string
 	TokenFile string
+	CredsFile string // of a credential; not beside TokenFile
 	Root      string // workspace whose host is meant
 	Cwd       string // where to look upwards from; default the working directory
-	// Getenv reads the environment (COTAL_SERVER, COTAL_SPACE, COTAL_TOKEN_FILE); default os.Getenv.
+	// Getenv reads the environment (COTAL_SERVER, COTAL_SPACE, COTAL_TOKEN_FILE, COTAL_CREDS); default os.Getenv.
 	Getenv func(string) string
 }
 
 // FindEndpoint says how to reach the host that is meant, and which file says so ("" for flags and
-// environment). Order: flags, environment, the nearest endpoint.json upwards. A file whose process is
-// gone is never used; with a live host further up nothing is guessed.
+// environment). Order: flags, environment, the nearest endpoint.json upwards; so for the token and the credential,
+// of which the first that is named counts and the other is left out. A file whose process is gone is never used; with
+// a live host further up nothing is guessed.
 //
-// Errors: ErrNoEndpoint, ErrHostNotRunning (*NotRunningError), ErrSeveralHosts, ErrEndpointFile.
+// Errors: ErrNoEndpoint, ErrHostNotRunning (*NotRunningError), ErrSeveralHosts, ErrEndpointFile, ErrTwoSecrets.
 func FindEndpoint(cfg FindConfig) (wire.Endpoint, string, error) {
 	if cfg.Getenv == nil {
 		cfg.Getenv = os.Getenv
 	}
 	space := first(cfg.Space, cfg.Getenv("COTAL_SPACE"))
-	token := first(cfg.TokenFile, cfg.Getenv("COTAL_TOKEN_FILE"))
+	token, creds, err := secretOf(cfg)
+	if err != nil {
+		return wire.Endpoint{}, "", err
+	}
 	server := cfg.Server
 	if server == "" && cfg.Root == "" {
 		server = cfg.Getenv("COTAL_SERVER")
 	}
 	if server != "" {
-		return wire.Endpoint{URL: server, TokenFile: token, Space: first(space, DefaultSpace)}, "", nil
+		return wire.Endpoint{URL: server, TokenFile: token, CredsFile: creds, Space: first(space, DefaultSpace)}, "", nil
 	}
 	found, err := candidates(cfg)
 	if err != nil {
@@ -87,8 +102,26 @@ func FindEndpoint(cfg FindConfig) (wire.Endpoint, string, error) {
 	}
 	e := c.endpoint
 	e.Space = first(space, e.Space)
-	e.TokenFile = first(token, e.TokenFile)
+	if token != "" || creds != "" {
+		e.TokenFile, e.CredsFile = token, creds
+	}
 	return e, c.path, nil
+}
+
+// secretOf is the file of the token or of the credential that flags name, else the environment.
+func secretOf(cfg FindConfig) (token, creds string, err error) {
+	for _, from := range []struct{ token, creds, tokenName, credsName string }{
+		{cfg.TokenFile, cfg.CredsFile, "--token-file", "--creds"},
+		{cfg.Getenv("COTAL_TOKEN_FILE"), cfg.Getenv("COTAL_CREDS"), "COTAL_TOKEN_FILE", "COTAL_CREDS"},
+	} {
+		switch {
+		case from.token != "" && from.creds != "":
+			return "", "", fmt.Errorf("%w: %s names %s and %s names %s; leave one out", ErrTwoSecrets, from.tokenName, from.token, from.credsName, from.creds)
+		case from.token != "" || from.creds != "":
+			return from.token, from.creds, nil
+		}
+	}
+	return "", "", nil
 }
 
 func first(values ...string) string {
@@ -145,7 +178,7 @@ func candidates(cfg FindConfig) ([]candidate, error) {
 		if !up {
 			where = "in " + dir
 		}
-		return nil, fmt.Errorf("%w: there is no %s %s, and neither --server nor COTAL_SERVER is given; start one with: cotal-host serve --open",
+		return nil, fmt.Errorf("%w: there is no %s %s, and neither --server nor COTAL_SERVER is given; start one with: cotal-host serve",
 			ErrNoEndpoint, EndpointFile, where)
 	}
 	return found, nil
@@ -214,9 +247,13 @@ func ReadEndpoint(path string) (wire.Endpoint, error) {
 		return wire.Endpoint{}, fmt.Errorf("%w: %s: instanceId %q is not 26..32 characters of [a-z0-9]", ErrEndpointFile, path, e.InstanceID)
 	case e.PID < 1:
 		return wire.Endpoint{}, fmt.Errorf("%w: %s: pid is missing", ErrEndpointFile, path)
+	case e.TokenFile != "" && e.CredsFile != "":
+		return wire.Endpoint{}, fmt.Errorf("%w: %s: tokenFile and credsFile exclude each other", ErrEndpointFile, path)
 	}
-	if e.TokenFile != "" && !filepath.IsAbs(e.TokenFile) {
-		e.TokenFile = filepath.Join(filepath.Dir(path), e.TokenFile)
+	for _, file := range []*string{&e.TokenFile, &e.CredsFile} {
+		if *file != "" && !filepath.IsAbs(*file) {
+			*file = filepath.Join(filepath.Dir(path), *file)
+		}
 	}
 	return e, nil
 }

@@ -99,6 +99,67 @@ func TestFindEndpointOrder(t *testing.T) {
 	}
 }
 
+// What is named first, of flags, environment and file, is what a server is shown, and nothing beside it.
+//
+// proves: ENVMCP-3
+func TestFindEndpointNamesOneSecret(t *testing.T) {
+	open, closed := t.TempDir(), t.TempDir()
+	tokenFile := filepath.Join(filepath.Dir(workspace(t, open, nil)), "broker.token")
+	credsFile := filepath.Join(closed, ".cotal", "auth", "creds", "operator.creds")
+	workspace(t, closed, func(e *wire.Endpoint) {
+		e.TokenFile, e.CredsFile = "", filepath.Join("..", "auth", "creds", "operator.creds")
+	})
+	for name, c := range map[string]struct {
+		cfg          FindConfig
+		token, creds string
+		refused      string
+	}{
+		"the file's token":                                         {FindConfig{Root: open}, tokenFile, "", ""},
+		"the file's credential, beside the file":                   {FindConfig{Root: closed}, "", credsFile, ""},
+		"a credential by flag, instead of the token":               {FindConfig{Root: open, CredsFile: "/c"}, "", "/c", ""},
+		"a token by flag, instead of the credential":               {FindConfig{Root: closed, TokenFile: "/t"}, "/t", "", ""},
+		"a credential of the environment, before that of the file": {FindConfig{Root: closed, Getenv: env("COTAL_CREDS", "/e")}, "", "/e", ""},
+		"a token by flag, before the environment's credential":     {FindConfig{Root: open, TokenFile: "/t", Getenv: env("COTAL_CREDS", "/e")}, "/t", "", ""},
+		"a credential by flag, with a server":                      {FindConfig{Server: "nats://f:1", CredsFile: "/c"}, "", "/c", ""},
+		"one of the environment, with a server":                    {FindConfig{Getenv: env("COTAL_SERVER", "nats://e:1", "COTAL_CREDS", "/e")}, "", "/e", ""},
+		"both by flag":                                             {FindConfig{Root: open, TokenFile: "/t", CredsFile: "/c"}, "", "", "--token-file names /t and --creds names /c"},
+		"both in the environment":                                  {FindConfig{Root: open, Getenv: env("COTAL_TOKEN_FILE", "/t", "COTAL_CREDS", "/c")}, "", "", "COTAL_TOKEN_FILE names /t and COTAL_CREDS names /c"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.cfg.Getenv == nil {
+				c.cfg.Getenv = env()
+			}
+			e, _, err := FindEndpoint(c.cfg)
+			switch {
+			case c.refused != "":
+				if !errors.Is(err, ErrTwoSecrets) || !strings.Contains(err.Error(), c.refused) {
+					t.Errorf("%+v, %v", e, err)
+				}
+			case err != nil || e.TokenFile != c.token || e.CredsFile != c.creds:
+				t.Errorf("token %q, credential %q, %v", e.TokenFile, e.CredsFile, err)
+			}
+		})
+	}
+	workspace(t, open, func(e *wire.Endpoint) { e.CredsFile = "c" })
+	if _, _, err := FindEndpoint(FindConfig{Root: open, Getenv: env()}); !errors.Is(err, ErrEndpointFile) || !strings.Contains(err.Error(), "exclude each other") {
+		t.Errorf("both in the file: %v", err)
+	}
+}
+
+// Whose host is gone is told how to start it as it was.
+func TestAGoneHostIsStartedAsItWas(t *testing.T) {
+	for want, file := range map[string]func(*wire.Endpoint){
+		"cotal-host serve --open --root ": dead,
+		"cotal-host serve --root ":        func(e *wire.Endpoint) { dead(e); e.TokenFile, e.CredsFile = "", "/c" },
+	} {
+		root := t.TempDir()
+		workspace(t, root, file)
+		if _, _, err := FindEndpoint(FindConfig{Root: root, Getenv: env()}); !errors.Is(err, ErrHostNotRunning) || !strings.Contains(err.Error(), want+root) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
 func TestFindEndpointNeverUsesADeadHost(t *testing.T) {
 	top := t.TempDir()
 	near := filepath.Join(top, "a")

@@ -35,7 +35,8 @@ type HistoryQuery struct {
 // first of them is the next page. Messages that are not well-formed or not by whom they say are left out, and a
 // message that was sent twice is returned once. A channel that nobody has written to has an empty history.
 //
-// Errors: *wire.SubjectError, ErrNotSetUp, ErrUnreachable, ErrNoReply, ErrClosed.
+// Errors: *wire.SubjectError, ErrDenied (this credential may not read that channel), ErrNotSetUp, ErrUnreachable,
+// ErrNoReply, ErrClosed.
 func (c *Client) History(ctx context.Context, q HistoryQuery) ([]Message, error) {
 	msgs, _, err := c.HistoryPage(ctx, q)
 	return msgs, err
@@ -94,6 +95,9 @@ func (c *Client) history(ctx context.Context, q HistoryQuery, after uint64) (msg
 		return nil, 0, false, ctx.Err()
 	}
 	r := &historyReader{c: c, stream: stream, filter: filter, name: wire.DurableHistory(wire.Principal{Owner: c.caller.Owner, Actor: c.caller.Actor}, c.caller.UID)}
+	if c.cfg.Apart {
+		r.name = "h" + wire.NewUID()
+	}
 	defer r.remove()
 	msgs, more, err = r.last(ctx, begin, end, q)
 	return msgs, state.LastSeq, more, err
@@ -298,6 +302,9 @@ func (r *historyReader) batch(ctx context.Context, in chan *nats.Msg, want uint6
 			}
 			silence.Reset(requestTimeout)
 		case <-silence.C:
+			if subject, ok := refusedSubject(r.c.nc.LastError()); ok && strings.HasSuffix(subject, "."+r.stream+"."+r.name) {
+				return got, true, denied(subject)
+			}
 			return got, true, fmt.Errorf("%w: the read was interrupted", ErrNoReply)
 		case <-r.c.closed:
 			return got, true, ErrClosed

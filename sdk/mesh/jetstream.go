@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -49,6 +50,61 @@ func failure(err error) error {
 	return err
 }
 
+// denials tells exchanges whose request the server has refused: it says so beside them, and answers nothing.
+type denials struct {
+	mu      sync.Mutex
+	waiting map[string][]*denial // by subject
+}
+
+type denial struct{ end context.CancelCauseFunc }
+
+// errDenied is why the context of an exchange ends early.
+var errDenied = errors.New("the server refused the request")
+
+// await returns a context that ends when the server refuses a publish on subject. done is to be called.
+func (d *denials) await(ctx context.Context, subject string) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	one := &denial{cancel}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.waiting == nil {
+		d.waiting = map[string][]*denial{}
+	}
+	d.waiting[subject] = append(d.waiting[subject], one)
+	return ctx, func() {
+		cancel(nil)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		rest := slices.DeleteFunc(d.waiting[subject], func(o *denial) bool { return o == one })
+		if len(rest) == 0 {
+			delete(d.waiting, subject)
+			return
+		}
+		d.waiting[subject] = rest
+	}
+}
+
+func (d *denials) tell(subject string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, one := range d.waiting[subject] {
+		one.end(errDenied)
+	}
+}
+
+// refused takes what the server says beside everything else: a permission that was missing.
+func (c *Client) refused(err error) {
+	c.replies.refused(err)
+	if subject, ok := refusedSubject(err); ok {
+		c.denials.tell(subject)
+	}
+}
+
+// denied is the error of an exchange whose request the server refused: nobody has seen it.
+func denied(subject string) error {
+	return &notSent{fmt.Errorf("%w: this caller may not publish on %s", ErrDenied, subject)}
+}
+
 // request is one exchange with the server, of at most requestTimeout. While the server is lost it fails at
 // once: nothing is kept for later.
 func (c *Client) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) {
@@ -60,10 +116,15 @@ func (c *Client) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	ctx, done := c.denials.await(ctx, msg.Subject)
+	defer done()
 	for try := 0; ; try++ {
 		reply, err := c.nc.RequestMsgWithContext(ctx, msg)
 		if err == nil {
 			return reply, nil
+		}
+		if c.wasDenied(ctx, msg.Subject) {
+			return nil, denied(msg.Subject)
 		}
 		if !errors.Is(err, nats.ErrNoResponders) || !strings.HasPrefix(msg.Subject, "$JS.API.") || try == absentTries {
 			return nil, failure(err)
@@ -74,6 +135,19 @@ func (c *Client) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) 
 			return nil, failure(err)
 		}
 	}
+}
+
+// wasDenied says whether an exchange without an answer was refused. Over a connection that is somebody else's the
+// refusal is told to its owner: then it is known by the last thing that went wrong there.
+func (c *Client) wasDenied(ctx context.Context, subject string) bool {
+	if errors.Is(context.Cause(ctx), errDenied) {
+		return true
+	}
+	if !c.borrowed {
+		return false
+	}
+	last, ok := refusedSubject(c.nc.LastError())
+	return ok && last == subject
 }
 
 // A server that is given an account anew, as it is when a credential is revoked, takes the API away from it for a

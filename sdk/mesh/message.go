@@ -41,8 +41,9 @@ func (c *Client) SendDirect(ctx context.Context, to, text string) (wire.Message,
 // After ErrNoReply it is not known whether the message was kept. Sending what Send returned once more is safe:
 // within two minutes the server keeps a message of the same ID once.
 //
-// Errors: *wire.FieldError and *wire.SubjectError (it cannot be sent like that), ErrNotSetUp, ErrUnreachable,
-// ErrNoReply, ErrClosed. With the last four the message is returned too.
+// Errors: *wire.FieldError and *wire.SubjectError (it cannot be sent like that), ErrDenied (this credential may not
+// write there; the text names the channel), ErrNotSetUp, ErrUnreachable, ErrNoReply, ErrClosed. With the last four the
+// message is returned too.
 func (c *Client) Send(ctx context.Context, m wire.Message) (wire.Message, error) {
 	m.Space = c.cfg.Space
 	m.From.ID = c.caller.Principal()
@@ -59,6 +60,9 @@ func (c *Client) Send(ctx context.Context, m wire.Message) (wire.Message, error)
 	msg.Data = body
 	msg.Header.Set(wire.HeaderMsgID, m.ID)
 	if _, err := c.store(ctx, msg); err != nil {
+		if m.Channel != "" && errors.Is(err, ErrDenied) {
+			err = fmt.Errorf("this caller may not write to that channel: %w", err)
+		}
 		return m, fmt.Errorf("send message to %s: %w", first(m.Channel, m.To, m.ToService), err)
 	}
 	return m, nil

@@ -143,6 +143,9 @@ func (q *Queue) bind(ctx context.Context, life bool) error {
 	if refusedWith(err, codeConsumerExists) {
 		return nil // somebody of the same role was quicker
 	}
+	if errors.Is(err, ErrDenied) { // it is made by whoever gave the credential, before that is used
+		return fmt.Errorf("%w: the queue %s is not there, and its host makes it: %w", ErrNotSetUp, q.name, err)
+	}
 	return err
 }
 

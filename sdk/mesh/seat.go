@@ -76,7 +76,7 @@ func fromSeat(getenv func(string) string) (Config, JoinConfig, error) {
 // ReadMaterial reads the material of a launch. It refuses (ErrTokenFile) a file that others can read.
 func ReadMaterial(path string) (wire.LaunchMaterial, error) {
 	var m wire.LaunchMaterial
-	p, err := readPrivate(path, maxMaterial)
+	p, err := readOwn(path, maxMaterial, ErrTokenFile)
 	if err != nil {
 		return m, err
 	}

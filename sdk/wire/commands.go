@@ -237,3 +237,54 @@ type SlotFailure struct {
 	RecoveredAt  int64  `json:"recoveredAt,omitempty"`
 	Remedy       string `json:"remedy,omitempty"`
 }
+
+// CmdSlots lists the slots of the space.
+const CmdSlots = "slots"
+
+// Words of a SlotRow that are always the same.
+const (
+	ReadSlot = "slot"
+	ReadHead = "head"
+	// SlotsOrdered: a slot is read before its head, and both may change in between.
+	SlotsOrdered = "ordered-not-atomic"
+)
+
+// SlotRow is one slot that is not retired, as two reads have shown it.
+type SlotRow struct {
+	Name             string   `json:"name"` // alias
+	Owner            string   `json:"owner"`
+	Actor            string   `json:"actor,omitempty"`            // absent with Unreadable
+	SlotLifecycleUID string   `json:"slotLifecycleUid,omitempty"` // absent with Unreadable
+	SlotPhase        string   `json:"slotPhase,omitempty"`        // provisioning, active or terminalizing; absent with Unreadable
+	CleanupComplete  bool     `json:"cleanupComplete,omitempty"`
+	SlotRevision     uint64   `json:"slotRevision"`
+	HeadState        string   `json:"headState,omitempty"` // absent: no head was there
+	HeadOp           *SlotOp  `json:"headOp,omitempty"`
+	HeadLifecycleUID string   `json:"headLifecycleUid,omitempty"`
+	HeadRevision     uint64   `json:"headRevision,omitempty"`
+	ReadOrder        []string `json:"readOrder"`   // slot, head
+	Consistency      string   `json:"consistency"` // ordered-not-atomic
+	Live             bool     `json:"live"`        // this host has the seat of this very life
+	// ManagerInstanceID is the instance whose slot it is.
+	ManagerInstanceID string `json:"managerInstanceId,omitempty"`
+	// Additions of this host; absent from other managers.
+	Sibling    bool        `json:"sibling,omitempty"`    // it is another instance's: this host never changes it
+	Runtime    *RuntimeRef `json:"runtime,omitempty"`    // by what its process is found
+	Held       *SlotHold   `json:"held,omitempty"`       // the name is not free, though its seat ends or ended
+	Unreadable string      `json:"unreadable,omitempty"` // why the row cannot be read
+}
+
+// SlotOp is the operation that moves a head.
+type SlotOp struct {
+	OpID string `json:"opId"`
+	Kind string `json:"kind"`
+}
+
+// SlotHold is why a name is not free yet.
+type SlotHold struct {
+	Since    int64    `json:"since,omitempty"` // epoch milliseconds
+	Missing  []string `json:"missing"`         // of authority, footprint and lifecycle, what is not proved to be done
+	Attempts int      `json:"attempts,omitempty"`
+	Running  bool     `json:"running,omitempty"` // an attempt is under way
+	Reason   string   `json:"reason,omitempty"`  // how the last attempt failed
+}

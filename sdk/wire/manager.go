@@ -46,6 +46,17 @@ type StatusReply struct {
 	Foreign   int            `json:"foreignSeats,omitempty"` // seats on this machine that belong to other instances
 	Occupancy *Occupancy     `json:"occupancy,omitempty"`
 	Lease     *LeaseStatus   `json:"lease,omitempty"`
+	// Credentials are those that the host renews; absent in an open space.
+	Credentials []CredentialStatus `json:"credentials,omitempty"`
+}
+
+// CredentialStatus is how one credential stands that the host renews. Nothing of it is secret.
+type CredentialStatus struct {
+	Profile string `json:"profile"`
+	Seat    string `json:"seat,omitempty"`    // alias of the seat that holds it; absent for the host's own
+	Health  string `json:"health"`            // healthy, near-expiry, expired, unbounded or unreadable
+	Expires int64  `json:"expires,omitempty"` // epoch milliseconds
+	Reason  string `json:"reason,omitempty"`  // why it could not be renewed when that was last tried
 }
 
 // LeaseStatus is how a host stands to the liveness lease of its instance. Times are in milliseconds.
@@ -341,11 +352,13 @@ type StoppedSeat struct {
 	Report *StopReport `json:"report,omitempty"`
 }
 
-// Endpoint is .cotal/host/endpoint.json: how a client on this machine finds its host. It names the
-// token file and never holds the token.
+// Endpoint is .cotal/host/endpoint.json: how a client on this machine finds its host. It names the file of the token
+// or of the credential, never both, and never holds what is in it. A path that is not absolute counts from the
+// directory of endpoint.json.
 type Endpoint struct {
 	URL        string `json:"url"`
-	TokenFile  string `json:"tokenFile,omitempty"`
+	TokenFile  string `json:"tokenFile,omitempty"` // of an open space
+	CredsFile  string `json:"credsFile,omitempty"` // of the operator, in any other space
 	Space      string `json:"space"`
 	InstanceID string `json:"instanceId"`
 	PID        int    `json:"pid"`
