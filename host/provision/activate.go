@@ -13,7 +13,7 @@ import (
 // activate makes the life the current one of its principal. Every write is of one operation whose id follows from
 // the life, so that what was written before an answer was lost is recognised.
 func (p *Provisioner) activate(ctx context.Context, d *Draft) error {
-	err := p.asExecutor(ctx, d.Life, func(ctx context.Context, rec *bus.Records) error {
+	err := p.onRows(ctx, d, func(ctx context.Context, rec *bus.Records) error {
 		if err := p.reserve(ctx, rec, d.Life); err != nil {
 			return err
 		}

@@ -52,6 +52,8 @@ var (
 	ErrForeign = errors.New("it is another host's")
 	// ErrOver: the end of this life is decided.
 	ErrOver = errors.New("the end of this life is decided")
+	// ErrLost comes with ErrOver when the mesh has no trace of the life, which nobody ends so: its store was lost.
+	ErrLost = errors.New("the mesh has lost it")
 	// ErrTaken: the uid, or the principal, is somebody else's. Draw another one.
 	ErrTaken = errors.New("identity is taken")
 )
@@ -81,6 +83,7 @@ type Authority interface {
 	NewKey() (trust.Key, error)
 	Principal(publicKey string) wire.Principal
 	With(ctx context.Context, r trust.Request, do func(context.Context, *bus.Bus) error) error
+	Open(ctx context.Context, r trust.Request) (b *bus.Bus, end func(), err error)
 	Stand(ctx context.Context, r trust.Request) (*trust.Standing, error)
 	Adopt(r trust.Request, file []byte) (*trust.Standing, error)
 }
@@ -160,6 +163,7 @@ type Draft struct {
 	key trust.Key
 	// credential is set by the step that mints.
 	credential *trust.Standing
+	rows       rows
 }
 
 // NewKey mints the key that names the principal of a life, in memory.
@@ -202,16 +206,21 @@ func (p *Provisioner) Path(l Life) string {
 // Credential is that of the life, renewed as long as somebody runs it; nil before it was minted.
 func (d *Draft) Credential() *trust.Standing { return d.credential }
 
+// StepTakeSlot is the name of the step whose undo takes back all of them.
+const StepTakeSlot = "take slot"
+
 // Steps are those that come before the launch of a seat is built. The first one that fails has everything taken
-// back by Discard: it goes by what it finds, and what it cannot take back holds the alias.
+// back by Discard: it goes by what it finds, and what it cannot take back holds the alias. Whoever runs them calls
+// Close of the draft when the saga is over, whatever became of it; with Active behind them that is done.
 //
 // Errors of the steps: ErrHeld, ErrTaken, ErrOver, those of trust.Authority, bus.ErrUnavailable.
 func (p *Provisioner) Steps(d *Draft) []saga.Step {
+	d.rows.keep()
 	return []saga.Step{
 		{
-			Name: "take slot", Before: fpIntent, After: fpSlot,
+			Name: StepTakeSlot, Before: fpIntent, After: fpSlot,
 			Do:   func(ctx context.Context) error { return p.takeSlot(ctx, d) },
-			Undo: func(ctx context.Context) error { return p.cfg.Retire.Discard(ctx, d.Life) },
+			Undo: func(ctx context.Context) error { d.Close(); return p.cfg.Retire.Discard(ctx, d.Life) },
 		},
 		{Name: "activate life", After: fpActivated, Do: func(ctx context.Context) error { return p.activate(ctx, d) }},
 		{Name: "make durables", After: fpMember, Do: func(ctx context.Context) error { return p.makeDurables(ctx, d) }},
@@ -225,25 +234,13 @@ func (p *Provisioner) Active(d *Draft) saga.Step {
 	return saga.Step{Name: "activate slot", After: fpActive, Do: func(ctx context.Context) error { return p.setActive(ctx, d) }}
 }
 
-// asExecutor runs do with the rows of one life and its slot.
-func (p *Provisioner) asExecutor(ctx context.Context, l Life, do func(context.Context, *bus.Records) error) error {
-	return p.cfg.Auth.With(ctx, trust.Request{Profile: trust.Executor, Scope: trust.Scope{Target: l.Caller, Alias: l.Alias}},
-		func(ctx context.Context, b *bus.Bus) error {
-			rec, err := b.Rows(p.cfg.Space)
-			if err != nil {
-				return err
-			}
-			return do(ctx, rec)
-		})
-}
-
 // takeSlot writes the intent. It says how the process will be found, which is not there yet.
 func (p *Provisioner) takeSlot(ctx context.Context, d *Draft) error {
 	want := wire.Slot{
 		Owner: d.Life.Owner, Alias: d.Life.Alias, Actor: d.Life.Actor, LifecycleUID: d.Life.UID, Phase: wire.SlotProvisioning,
 		OwnerInstanceID: p.cfg.Instance, ManagerInstance: p.cfg.Incarnation, Runtime: &d.Spec.Runtime, CredentialFile: d.File,
 	}
-	err := p.asExecutor(ctx, d.Life, func(ctx context.Context, rec *bus.Records) error {
+	err := p.onRows(ctx, d, func(ctx context.Context, rec *bus.Records) error {
 		_, err := ChangeSlot(ctx, rec, d.Life.Slot(), func(s *wire.Slot) (wire.Slot, error) {
 			switch {
 			case s == nil || s.Phase == wire.SlotRetired && s.LifecycleUID != want.LifecycleUID:
@@ -308,7 +305,13 @@ func concrete(patterns []string) []string {
 
 // mint mints the credential and puts it where the program will read it.
 func (p *Provisioner) mint(ctx context.Context, d *Draft) error {
-	st, err := p.cfg.Auth.Stand(ctx, p.request(d))
+	var st *trust.Standing
+	err := p.onRows(ctx, d, func(ctx context.Context, rec *bus.Records) (err error) {
+		r := p.request(d)
+		r.Over = rec
+		st, err = p.cfg.Auth.Stand(ctx, r)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("mint credential of %s: %w", d.Life.Alias, err)
 	}
@@ -329,7 +332,7 @@ func (p *Provisioner) request(d *Draft) trust.Request {
 		Profile: trust.Agent, Key: d.key, UID: d.Life.UID,
 		Scope: trust.Scope{Role: d.Spec.Role, Read: d.Spec.Read, Write: d.Spec.Write, Spawn: d.Spec.Spawn},
 		Record: func(ctx context.Context, id string, _ time.Time) error {
-			if err := p.recordCredential(ctx, d.Life, id); err != nil {
+			if err := p.recordCredential(ctx, d, id); err != nil {
 				return err
 			}
 			return fpMinting.Hit()
@@ -339,8 +342,9 @@ func (p *Provisioner) request(d *Draft) trust.Request {
 
 // recordCredential notes in the slot which credential is about to be minted. A life whose end is decided gets none
 // any more: a renewal that was under way would bring back what was just taken away.
-func (p *Provisioner) recordCredential(ctx context.Context, l Life, id string) error {
-	err := p.asExecutor(ctx, l, func(ctx context.Context, rec *bus.Records) error {
+func (p *Provisioner) recordCredential(ctx context.Context, d *Draft, id string) error {
+	l := d.Life
+	err := p.onRows(ctx, d, func(ctx context.Context, rec *bus.Records) error {
 		_, err := ChangeSlot(ctx, rec, l.Slot(), func(s *wire.Slot) (wire.Slot, error) {
 			if err := living(s, l); err != nil {
 				return wire.Slot{}, err
@@ -386,20 +390,21 @@ func (p *Provisioner) deliverer(d *Draft) func(context.Context, trust.Credential
 // Adopt goes on with the credential of a life that an earlier process of this instance began, and renews it from
 // here on. Nothing is minted before it is due. spec is what the life was begun with.
 //
-// Errors: ErrOver, fs.ErrNotExist (its file is gone), trust.ErrRefused (the file is not of this life),
+// Errors: ErrOver, ErrLost, fs.ErrNotExist (its file is gone), trust.ErrRefused (the file is not of this life),
 // bus.ErrUnavailable.
 func (p *Provisioner) Adopt(ctx context.Context, l Life, spec Spec) (*Draft, error) {
 	d := &Draft{Life: l, Spec: spec}
 	err := p.asExecutor(ctx, l, func(ctx context.Context, rec *bus.Records) error {
-		s, _, err := ReadSlot(ctx, rec, l.Slot())
-		switch {
-		case errors.Is(err, bus.ErrAbsent):
-			return living(nil, l)
-		case err != nil:
-			return err
-		}
+		s, err := ChangeSlot(ctx, rec, l.Slot(), func(s *wire.Slot) (wire.Slot, error) {
+			if err := living(s, l); err != nil {
+				return wire.Slot{}, err
+			}
+			next := *s
+			next.Phase = wire.SlotActive // whoever began it may have died before it could say so
+			return next, nil
+		})
 		d.File = s.CredentialFile
-		return living(&s, l)
+		return err
 	})
 	var file []byte
 	if err == nil {
@@ -418,7 +423,8 @@ func (p *Provisioner) Adopt(ctx context.Context, l Life, spec Spec) (*Draft, err
 
 // setActive says in the slot that the seat was started.
 func (p *Provisioner) setActive(ctx context.Context, d *Draft) error {
-	err := p.asExecutor(ctx, d.Life, func(ctx context.Context, rec *bus.Records) error {
+	defer d.Close() // nothing of the saga needs it any more, and its renewals are not to find it
+	err := p.onRows(ctx, d, func(ctx context.Context, rec *bus.Records) error {
 		_, err := ChangeSlot(ctx, rec, d.Life.Slot(), func(s *wire.Slot) (wire.Slot, error) {
 			if err := living(s, d.Life); err != nil {
 				return wire.Slot{}, err
@@ -460,7 +466,7 @@ func (p *Provisioner) SetRuntime(ctx context.Context, l Life, ref wire.RuntimeRe
 func living(s *wire.Slot, l Life) error {
 	switch {
 	case s == nil:
-		return fmt.Errorf("%w: its slot is gone", ErrOver)
+		return fmt.Errorf("%w: %w: its slot is gone", ErrOver, ErrLost)
 	case s.LifecycleUID != l.UID:
 		return fmt.Errorf("%w: its slot is of life %s, which is %s", ErrOver, s.LifecycleUID, s.Phase)
 	case s.Phase != wire.SlotProvisioning && s.Phase != wire.SlotActive:

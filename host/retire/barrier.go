@@ -59,11 +59,16 @@ type barrier struct {
 	gate    bool // it has a gate
 	// orphan: the life was never the current one, so that its activation ends it.
 	orphan bool
+
+	// conn carries the steps that write rows; end is nil without one.
+	conn *bus.Bus
+	end  func()
 }
 
 // drive is one attempt.
 func (r *Retirer) drive(ctx context.Context, b *barrier) error {
 	h := b.hold
+	defer b.close()
 	if err := b.run(ctx, saga.Step{Name: "decide end", After: fpRetiring, Do: b.decide}); err != nil {
 		return err
 	}
@@ -105,17 +110,32 @@ func (b *barrier) run(ctx context.Context, s saga.Step) error {
 	return err
 }
 
+// asExecutor runs do with the rows of the life and its slot, over one connection for all steps of the attempt.
 func (b *barrier) asExecutor(ctx context.Context, do func(context.Context, *bus.Records) error) error {
 	ctx, cancel := context.WithTimeout(ctx, recordsBound)
 	defer cancel()
-	return b.r.cfg.Auth.With(ctx, trust.Request{Profile: trust.Executor, Scope: trust.Scope{Target: b.l.Caller, Alias: b.l.Alias}},
-		func(ctx context.Context, c *bus.Bus) error {
-			rec, err := c.Rows(b.r.cfg.Space)
-			if err != nil {
-				return err
-			}
-			return do(ctx, rec)
-		})
+	if b.conn == nil || !b.conn.Connected() {
+		b.close()
+		var err error
+		b.conn, b.end, err = b.r.cfg.Auth.Open(ctx, trust.Request{Profile: trust.Executor, Scope: trust.Scope{Target: b.l.Caller, Alias: b.l.Alias}})
+		if err != nil {
+			b.conn, b.end = nil, nil
+			return err
+		}
+	}
+	rec, err := b.conn.Rows(b.r.cfg.Space)
+	if err != nil {
+		return err
+	}
+	return do(ctx, rec)
+}
+
+// close ends the connection of the attempt.
+func (b *barrier) close() {
+	if b.end != nil {
+		b.end()
+	}
+	b.conn, b.end = nil, nil
 }
 
 // decide makes the end of the life known: to whoever starts, renews or restarts it by the slot, to whoever mints by

@@ -50,6 +50,7 @@ const (
 // Authority is what of the authority of the space is used here.
 type Authority interface {
 	With(ctx context.Context, r trust.Request, do func(context.Context, *bus.Bus) error) error
+	Open(ctx context.Context, r trust.Request) (b *bus.Bus, end func(), err error)
 	Revoke(ctx context.Context, of trust.Life) (trust.Revoked, error)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/host/goal"
 	"github.com/cotal-ai/cotal-host/host/journal"
+	"github.com/cotal-ai/cotal-host/host/trust"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/failpoint"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -70,6 +71,7 @@ type Snapshot struct {
 	Ending time.Time // since when its process has ended and the end is not recorded; zero: it has not
 
 	Degraded string // what the seat has lost while it runs on, as of the last health check; empty: nothing
+	Auth     auth   // how its credential stands, where that is not well
 }
 
 // actor owns one seat. Its fields belong to the goroutine that runs loop, but for snap and those
@@ -91,6 +93,7 @@ type actor struct {
 	into    atomic.Pointer[string]           // custody id of the process that is being typed into, by whoever holds typing
 	socket  atomic.Pointer[sdk.SeatEndpoint] // where it was typed last; in memory only, for the token
 	watched atomic.Pointer[watching]         // the newest watch that has told something; nil before the first
+	holds   atomic.Pointer[trust.Standing]   // its credential; nil where this host has none to renew
 	asks    questions
 	leaving context.Context // ends when the seat is being stopped or has ended: nothing is typed any more
 	leave   context.CancelFunc
@@ -106,7 +109,10 @@ type actor struct {
 	flaps        brake              // of the lines on a seat that comes and goes
 	freeing      bool
 	reaping      bool               // what is left is being removed right now
+	reaps        int                // attempts at that
 	renewing     bool               // what the life has on the mesh is looked after
+	undone       atomic.Bool        // it is known that nothing of the seat was ever executed
+	asked        atomic.Bool        // a runtime was asked to start something of the seat, by this host or an earlier one
 	watching     string             // custody id of the process that is being watched
 	endRace      context.CancelFunc // ends the wait for its readiness; nil before the first
 	racing       string             // custody id of the process whose readiness is awaited; empty: none
@@ -379,6 +385,8 @@ func (a *actor) goReap(attempt int) {
 		return
 	}
 	a.reaping = true
+	a.reaps++
+	this := a.reaps
 	a.background(func() {
 		if attempt == 0 {
 			a.keepTail()
@@ -387,13 +395,11 @@ func (a *actor) goReap(attempt int) {
 		_ = fpExitReaped.Hit()
 		err := left
 		if err == nil {
-			err = a.endLife()
+			a.post(func() { a.merge(report) })
+			err = a.endLife(func(err error) { a.post(func() { a.tellHeld(err.Error(), err, attempt) }) })
 		}
 		a.post(func() {
 			a.reaping = false
-			if left == nil {
-				a.merge(report)
-			}
 			if err == nil {
 				err = a.transition(EvReaped, func(r *journal.SeatRow) { r.Reaped, r.Reason = true, "" }, a.exitTerminal())
 			}
@@ -401,14 +407,23 @@ func (a *actor) goReap(attempt int) {
 				return
 			}
 			a.log.Warn("remove what is left of the seat; its name stays held", "err", err, "attempt", attempt)
-			a.note("cleanup failed, will be retried: " + err.Error())
-			if attempt == 0 { // the end itself is proved: nobody has to wait for it any longer
-				a.try(a.transition(EvExited, nil, a.exitTerminal()))
-			}
-			a.answerWaiters(err)
-			a.after(attempt, func() { a.goReap(attempt + 1) })
+			a.tellHeld("cleanup failed, will be retried: "+err.Error(), err, attempt)
+			a.after(attempt, func() {
+				if a.reaps == this { // else somebody has driven it since, and its next attempt is another one's
+					a.goReap(attempt + 1)
+				}
+			})
 		})
 	})
+}
+
+// tellHeld says of a seat whose end is proved why its name is held still. Nobody has to wait for its end any longer.
+func (a *actor) tellHeld(reason string, err error, attempt int) {
+	a.note(reason)
+	if attempt == 0 {
+		a.try(a.transition(EvExited, nil, a.exitTerminal()))
+	}
+	a.answerWaiters(err)
 }
 
 // reap runs the runtime's Reap and, when nothing is to be kept, the connector's.

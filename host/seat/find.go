@@ -34,6 +34,9 @@ func (s *Set) foundByDirectory(ctx context.Context) []*actor {
 	byIntent, err := s.intended()
 	if err != nil {
 		s.cfg.Log.Error("read seat directories", "err", err)
+		s.mu.Lock()
+		s.unread = true
+		s.mu.Unlock()
 	}
 	for _, name := range s.cfg.Plugins.Runtimes() {
 		if name != s.cfg.Runtime {

@@ -26,6 +26,7 @@ func (s *Set) health() {
 		s.mu.Unlock()
 		for _, a := range actors {
 			a.checkHealth()
+			a.checkAuth()
 		}
 	}
 }

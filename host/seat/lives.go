@@ -1,6 +1,7 @@
 package seat
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/host/launch"
 	"github.com/cotal-ai/cotal-host/host/provision"
+	"github.com/cotal-ai/cotal-host/host/retire"
 	"github.com/cotal-ai/cotal-host/host/saga"
 	"github.com/cotal-ai/cotal-host/host/trust"
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -27,15 +29,38 @@ type Lives interface {
 	SetRuntime(ctx context.Context, l provision.Life, ref wire.RuntimeRef) error
 	Path(l provision.Life) string
 	Clear(ctx context.Context, owner, alias string, live func(provision.Life) bool) error
+	Held(alias string) (retire.Hold, bool)
+	Redrive(ctx context.Context, alias string) error
 	Retire(ctx context.Context, l provision.Life) error
 	Discard(ctx context.Context, l provision.Life) error
 }
 
-// Bounds of what a seat waits for. What goes on longer goes on behind it, and is waited for again.
+// Bounds of what is waited for. What goes on longer goes on behind it, and is waited for again.
 const (
-	retireTimeout   = time.Minute
+	// lifeWait is how long the end of a life may take before whoever waits for the seat is told what it waits for: a
+	// broker that is there needs some ten milliseconds for it.
+	lifeWait        = 5 * time.Second
 	takeLifeTimeout = 15 * time.Second
 )
+
+// defaultChannel is what a seat may read that nobody said anything about. It may post nowhere then: that is always said.
+const defaultChannel = "general"
+
+// mayRead is what a seat with rights of its own may read by what was said.
+func mayRead(said []string) []string {
+	if len(said) == 0 {
+		return []string{defaultChannel}
+	}
+	return said
+}
+
+// mayRead is what a seat is told that it may read. Where nobody has rights of their own, nothing said is no bound.
+func (s *Set) mayRead(said []string) []string {
+	if s.cfg.Lives == nil {
+		return said
+	}
+	return mayRead(said)
+}
 
 // lifeOf is the life of a row.
 func lifeOf(row journal.SeatRow) (provision.Life, error) {
@@ -59,16 +84,16 @@ func lifeSpec(row journal.SeatRow) (provision.Spec, error) {
 	}
 	return provision.Spec{
 		Alias: row.Alias, Runtime: wire.RuntimeRef{Kind: row.Runtime, ID: row.SeatID}, Role: row.Role,
-		Read: f.AllowSubscribe, Write: write, Spawn: slices.Contains(f.Capabilities, wire.CmdSpawn),
+		Read: mayRead(f.AllowSubscribe), Write: write, Spawn: slices.Contains(f.Capabilities, wire.CmdSpawn),
 	}, nil
 }
 
-// lifeSteps are the steps of a launch before it is built and after it is prepared. A process that follows another one
-// finds its life there, and only says by what it will be found.
-func (a *actor) lifeSteps(row journal.SeatRow, m *minting, undo func(func() error) func(context.Context) error) (provide, activate []saga.Step) {
+// lifeSteps are the steps of a launch before it is built and after it is prepared; over is called when the launch is.
+// A process that follows another one finds its life there, and only says by what it will be found.
+func (a *actor) lifeSteps(row journal.SeatRow, m *minting, undo func(func() error) func(context.Context) error) (provide, activate []saga.Step, over func()) {
 	lives := a.set.cfg.Lives
 	if lives == nil {
-		return nil, nil
+		return nil, nil, func() {}
 	}
 	l, err := lifeOf(row)
 	var spec provision.Spec
@@ -81,7 +106,7 @@ func (a *actor) lifeSteps(row journal.SeatRow, m *minting, undo func(func() erro
 				return err
 			}
 			return a.call(func() error { a.adoptLife(0); return nil }) // another host may have started the one before
-		}}}, nil
+		}}}, nil, func() {}
 	}
 	var d *provision.Draft
 	if err == nil {
@@ -89,10 +114,12 @@ func (a *actor) lifeSteps(row journal.SeatRow, m *minting, undo func(func() erro
 	}
 	if err != nil {
 		err = sdk.Errorf(sdk.ErrInvalid, "%v", err)
-		return []saga.Step{{Name: "draft life", Do: func(context.Context) error { return err }}}, nil
+		return []saga.Step{{Name: "draft life", Do: func(context.Context) error { return err }}}, nil, func() {}
 	}
-	provide = append(provide, saga.Step{Name: "clear name", Do: func(ctx context.Context) error { return lives.Clear(ctx, l.Owner, l.Alias, a.set.HasLife) }})
-	for _, s := range lives.Steps(d) {
+	for i, s := range lives.Steps(d) {
+		if i == 0 {
+			s.Do = a.clearing(l, s.Do)
+		}
 		if back := s.Undo; back != nil {
 			s.Undo = func(ctx context.Context) error { return undo(func() error { return back(ctx) })(ctx) }
 		}
@@ -106,12 +133,81 @@ func (a *actor) lifeSteps(row journal.SeatRow, m *minting, undo func(func() erro
 		}
 		return a.call(func() error { a.renew(d); return nil })
 	}
-	return provide, []saga.Step{active}
+	return provide, []saga.Step{active}, d.Close
+}
+
+// clearing is the step that takes the slot of an alias. A life in it that nobody has any more is brought to its end
+// first, and the step is done again.
+func (a *actor) clearing(l provision.Life, take func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := take(ctx)
+		var held *provision.HeldError
+		if !errors.As(err, &held) {
+			return err
+		}
+		if held.Foreign {
+			return &slotError{held: held}
+		}
+		switch err := a.set.cfg.Lives.Clear(ctx, l.Owner, l.Alias, a.set.HasLife); {
+		case errors.As(err, &held):
+			return &slotError{held: held}
+		case err != nil:
+			return &slotError{held: held, why: err}
+		}
+		return take(ctx)
+	}
+}
+
+// slotError is a slot that could not be had. why is what the end of its holder failed with; nil: it is not for this
+// host to end.
+type slotError struct {
+	held *provision.HeldError
+	why  error
+}
+
+// Error says who has it, and what can be done.
+func (e *slotError) Error() string {
+	switch {
+	case e.why != nil:
+		return fmt.Sprintf("%v; its end was driven again and is not complete: %v; spawn it again once that is remedied", e.held, e.why)
+	case e.held.Foreign:
+		return e.held.Error() + "; choose another name"
+	}
+	return e.held.Error() + "; end that seat first (cotal ps), or choose another name"
+}
+
+func (e *slotError) Unwrap() error { return errors.Join(e.held, e.why) }
+
+// details are those of the refusal of a spawn.
+func (e *slotError) details() []wire.Detail {
+	if e.why == nil {
+		return nil
+	}
+	return blockedBy(&wire.Error{}, wire.OpRetirement, e.held.Slot.LifecycleUID).Details
+}
+
+// lifeAlone reports whether what could not be taken back of a launch is its life on the mesh, and nothing of this machine.
+func lifeAlone(failed *saga.Error) bool {
+	return !slices.ContainsFunc(failed.Undo, func(u *saga.UndoError) bool { return u.Step != provision.StepTakeSlot })
+}
+
+// heldLife is the claim of a life that is on its way out and has no seat any more: an earlier host had it.
+func (s *Set) heldLife(alias string) claim {
+	if s.cfg.Lives == nil {
+		return claim{}
+	}
+	h, ok := s.cfg.Lives.Held(alias)
+	if !ok {
+		return claim{}
+	}
+	return claim{kind: claimRetiring, who: statusOf(Exited), uid: h.Life.UID, cause: h.LastError}
 }
 
 // renew looks after the credential of a life until the seat is stopped or has ended.
 func (a *actor) renew(d *provision.Draft) {
 	a.renewing = true
+	a.holds.Store(d.Credential())
+	a.show(func(s *Snapshot) { s.Auth = auth{} })
 	ctx, cancel := context.WithCancel(a.set.life)
 	done := context.AfterFunc(a.leaving, cancel)
 	a.background(func() {
@@ -121,7 +217,32 @@ func (a *actor) renew(d *provision.Draft) {
 	})
 }
 
-// adoptLife goes on with what a seat that an earlier host started has on the mesh.
+// auth is how a credential stands that is not well; zero for one that is, or that nothing is known of.
+type auth struct{ health, reason string }
+
+// notRenewed is the health of a credential that nobody renews now.
+const notRenewed = "not-renewed"
+
+// checkAuth looks at the credential of a seat that runs.
+func (a *actor) checkAuth() {
+	held, snap := a.holds.Load(), a.snapshot()
+	if held == nil || !snap.State.Live() {
+		return
+	}
+	now := auth{}
+	if h, err := held.Health(); err != nil || h == trust.Expired || h == trust.Unreadable {
+		now.health = string(h)
+		if err != nil {
+			now.reason = err.Error()
+		}
+	}
+	if now != snap.Auth {
+		a.post(func() { a.show(func(s *Snapshot) { s.Auth = now }) })
+	}
+}
+
+// adoptLife goes on with what a seat that an earlier host started has on the mesh. It is tried until it succeeds, the
+// seat ends, or the end of the life turns out to be decided: what is missing may be brought back.
 func (a *actor) adoptLife(attempt int) {
 	if a.set.cfg.Lives == nil || a.renewing {
 		return
@@ -129,30 +250,45 @@ func (a *actor) adoptLife(attempt int) {
 	a.renewing = true
 	row := a.snapshot().Row
 	a.background(func() {
-		ctx, cancel := context.WithTimeout(a.set.life, takeLifeTimeout)
-		defer cancel()
-		d, err := a.takeLife(ctx, row)
+		d, err := a.takeLife(row)
 		a.post(func() {
 			a.renewing = false
 			switch {
 			case err == nil:
 				a.renew(d)
+				return
 			case a.set.life.Err() != nil:
-			case errors.Is(err, provision.ErrOver), errors.Is(err, trust.ErrRefused):
-				a.log.Error("the credential of the seat is not renewed", "err", err)
-			default:
-				a.log.Warn("the credential of the seat is not renewed yet", "err", err)
-				a.after(attempt, func() {
-					if a.snapshot().State == Running {
-						a.adoptLife(attempt + 1)
-					}
-				})
+				return
 			}
+			now := auth{notRenewed, err.Error()}
+			if errors.Is(err, provision.ErrLost) {
+				now.reason += "; the seat is kept, and its mesh has to be repaired: cotal-host doctor --repair"
+			}
+			if now != a.snapshot().Auth {
+				a.log.Warn("the credential of the seat is not renewed", "err", err)
+				a.show(func(s *Snapshot) { s.Auth = now })
+			}
+			if errors.Is(err, provision.ErrOver) && !errors.Is(err, provision.ErrLost) {
+				return
+			}
+			a.after(attempt, func() {
+				if s := a.snapshot().State; s == Running || s == Unknown || s == Restarting {
+					a.adoptLife(attempt + 1)
+				}
+			})
 		})
 	})
 }
 
-func (a *actor) takeLife(ctx context.Context, row journal.SeatRow) (*provision.Draft, error) {
+func (a *actor) takeLife(row journal.SeatRow) (*provision.Draft, error) {
+	select {
+	case a.set.adopting <- struct{}{}: // a host that starts has all its seats to take over
+		defer func() { <-a.set.adopting }()
+	case <-a.set.life.Done():
+		return nil, errHostGone
+	}
+	ctx, cancel := context.WithTimeout(a.set.life, takeLifeTimeout)
+	defer cancel()
 	l, err := lifeOf(row)
 	if err != nil {
 		return nil, err
@@ -164,8 +300,26 @@ func (a *actor) takeLife(ctx context.Context, row journal.SeatRow) (*provision.D
 	return a.set.cfg.Lives.Adopt(ctx, l, spec)
 }
 
-// endLife takes away what the life has on the mesh. Its process is proved gone.
-func (a *actor) endLife() error {
+// heldError is a seat whose process is proved gone, and which holds its name until nothing else of it is left either.
+type heldError struct{ why string }
+
+// Error says what is waited for.
+func (e *heldError) Error() string {
+	return "its name is held until what is left of it is taken away, which goes on: " + e.why
+}
+
+// heldNow is that error for a seat whose end is proved and whose rest is there still; nil for any other.
+func (a *actor) heldNow() error {
+	snap := a.snapshot()
+	if a.set.cfg.Lives == nil || snap.State != Exited {
+		return nil
+	}
+	return &heldError{cmp.Or(snap.Row.Reason, "its credentials are being revoked")}
+}
+
+// endLife takes away what the life has on the mesh. Its process is proved gone. late is told once it takes longer than
+// anybody ought to wait for, and it goes on; without one it is given up then, and driven again by the next call.
+func (a *actor) endLife(late func(error)) error {
 	lives := a.set.cfg.Lives
 	if lives == nil {
 		return nil
@@ -175,18 +329,32 @@ func (a *actor) endLife() error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(a.set.life, retireTimeout)
-	defer cancel()
-	if row.Started.IsZero() { // cut short before it began: there may be no trace of it
-		return lives.Discard(ctx, l)
+	end := lives.Retire
+	if row.Started.IsZero() || a.undone.Load() { // cut short before it began: there may be no trace of it
+		end = lives.Discard
 	}
-	return lives.Retire(ctx, l)
+	ctx, cancel := context.WithTimeout(a.set.life, lifeWait)
+	err = end(ctx, l)
+	cancel()
+	if errors.Is(err, retire.ErrPending) && late != nil && a.set.life.Err() == nil {
+		late(&heldError{"its credentials are being revoked"})
+		err = end(a.set.life, l) // its parts have bounds of their own
+	}
+	if err != nil {
+		return &heldError{err.Error()}
+	}
+	return nil
 }
 
-// HasLife reports whether a seat of this host has a life: it is being started, runs, or is on its way out.
+// HasLife reports whether a seat of this host has a life, or may have it: it is being started, runs, or is on its way
+// out. It is true from before the slot of the life is written until behind its end. While it is not known which seats this
+// machine has, one of them may have any life: nobody ends it then.
 func (s *Set) HasLife(l provision.Life) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.unlisted != "" || s.unread {
+		return true
+	}
 	for _, a := range s.byID {
 		if row := a.snapshot().Row; row.UID == l.UID && row.Alias == l.Alias {
 			return true
@@ -196,14 +364,17 @@ func (s *Set) HasLife(l provision.Life) bool {
 }
 
 // Reap ends what is found by a custody reference that a life was given, and returns nil only with proof that nothing
-// of it is left. A seat that runs is not ended by it.
+// of it is left. A seat that runs, or may run, is not ended by it.
 func (s *Set) Reap(ctx context.Context, ref wire.RuntimeRef) error {
 	s.mu.Lock()
 	a := s.byID[ref.ID]
 	s.mu.Unlock()
 	if a != nil {
-		if st := a.snapshot().State; st == Running || st == Restarting {
-			return fmt.Errorf("reap seat %s: it runs", ref.ID)
+		if !a.asked.Load() {
+			return nil // nothing was ever started
+		}
+		if st := a.snapshot().State; st == Running || st == Restarting || st == Unknown {
+			return fmt.Errorf("reap seat %s: it is %s", ref.ID, statusOf(st))
 		}
 		_, err := a.reapCtx(ctx, sdk.StopNow, true)
 		return err

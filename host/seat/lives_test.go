@@ -2,9 +2,11 @@ package seat_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,6 +35,8 @@ type authMesh struct {
 	store *trust.FileStore
 	auth  *trust.Static
 	live  lives
+	// stuck is what the retirement is told of the process instead of being let at it; nil: nothing.
+	stuck atomic.Pointer[string]
 }
 
 // authenticate gives the world such a mesh, and boots its host again.
@@ -60,10 +64,30 @@ func (w *world) authenticate() *authMesh {
 	}
 	m.br, err = broker.Start(ctx, m.cfg)
 	must(err)
-	w.t.Cleanup(func() { m.br.Shutdown() })
+	w.closers = append(w.closers, func() { m.br.Shutdown() })
 	m.cfg.Port = m.br.Port()
 	m.auth, err = trust.NewStatic(trust.StaticConfig{Keys: keys, Instance: w.instanceID, Commands: []string{wire.CmdDescribe}, Reach: bus.Config{URL: m.br.URL()}})
 	must(err)
+	m.setUp()
+	w.crash()
+	w.material = func() (wire.LaunchMaterial, error) {
+		return wire.LaunchMaterial{Servers: m.br.URL(), Token: "of an open mesh"}, nil
+	}
+	m.boot()
+	return m
+}
+
+// setUp makes the space on its broker, and registers the host.
+func (m *authMesh) setUp() {
+	m.w.t.Helper()
+	ctx, cancel := context.WithTimeout(m.w.t.Context(), busy.Limit(30*time.Second))
+	defer cancel()
+	must := func(err error) {
+		m.w.t.Helper()
+		if err != nil {
+			m.w.t.Fatal(err)
+		}
+	}
 	nothing, anything := func(string) bool { return false }, func(string) error { return nil }
 	must(m.auth.With(ctx, trust.Request{Profile: trust.SetUp}, func(ctx context.Context, b *bus.Bus) error {
 		if _, err := b.Records(ctx, "main", nothing, anything); err != nil {
@@ -79,30 +103,32 @@ func (w *world) authenticate() *authMesh {
 			return err
 		}
 		_, err = b.Register(ctx, rec, bus.RegisterConfig{
-			Endpoint: wire.EndpointManager, InstanceID: w.instanceID, Epoch: 1, Principal: "local.manager", Contract: contract,
+			Endpoint: wire.EndpointManager, InstanceID: m.w.instanceID, Epoch: 1, Principal: "local.manager", Contract: contract,
 		})
 		return err
 	}))
-	w.crash()
-	w.material = func() (wire.LaunchMaterial, error) {
-		return wire.LaunchMaterial{Servers: m.br.URL(), Token: "of an open mesh"}, nil
-	}
-	m.boot()
-	return m
 }
 
 // boot makes the next host of the world.
 func (m *authMesh) boot() {
 	m.w.t.Helper()
 	var err error
+	if m.live.Retirer != nil {
+		m.live.Retirer.Close()
+	}
 	m.live.Retirer, err = retire.New(retire.Config{
 		Auth: m.auth, Space: "main", Instance: m.w.instanceID, Store: m.store,
-		Reap: func(ctx context.Context, ref wire.RuntimeRef) error { return m.w.set.Reap(ctx, ref) },
+		Reap: func(ctx context.Context, ref wire.RuntimeRef) error {
+			if why := m.stuck.Load(); why != nil {
+				return errors.New(*why)
+			}
+			return m.w.set.Reap(ctx, ref)
+		},
 	})
 	if err != nil {
 		m.w.t.Fatal(err)
 	}
-	m.w.t.Cleanup(m.live.Close)
+	m.w.closers = append(m.w.closers, m.live.Close)
 	m.live.Provisioner, err = provision.New(provision.Config{
 		Auth: m.auth, Space: "main", Instance: m.w.instanceID, Incarnation: wire.NewUID(), Store: m.store, Dir: m.store.Dir(), Retire: m.live.Retirer,
 	})
@@ -241,28 +267,4 @@ func TestTheNextHostGoesOnWithTheLifeOfASeat(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.nothingLeft("a stop by the next host", s)
-}
-
-// The end of a process is proved without a broker; its name is free once its credentials are proved to be dead.
-func TestAnEndWithoutABrokerHoldsTheNameUntilItIsBack(t *testing.T) {
-	w := newWorld(t)
-	m := w.authenticate()
-	acc := w.run("worker", `[{"print": "up\n"}, {"hang": true}]`)
-	s := m.slot("worker")
-	m.br.Shutdown()
-	if _, err := w.stop(acc, false); err == nil {
-		t.Error("a stop says that nothing is left, and its credential works")
-	}
-	if _, err := w.spawn(wire.NewID(), w.args("worker", `[{"hang": true}]`)); err == nil {
-		t.Error("its name is free")
-	}
-	var err error
-	if m.br, err = broker.Start(t.Context(), m.cfg); err != nil {
-		t.Fatal(err)
-	}
-	w.eventually("the name is free", func() (bool, string) {
-		row, err := m.live.Row(t.Context(), s.Key())
-		return err == nil && row.Slot.Phase == wire.SlotRetired && w.row("worker").Status == "exited", row.Slot.Phase
-	})
-	m.nothingLeft("an end without broker", s)
 }

@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 // world is a workspace whose plugins run in this process: the runtime, the custody process and the
 // agents are the real ones, only the process border of the plugins is missing.
 type world struct {
-	t           *testing.T
+	t           testing.TB
 	dir, root   string
 	seatRoot    string
 	instanceID  string
@@ -73,7 +73,8 @@ type world struct {
 	restartWait time.Duration
 	lease       seat.Lease
 	lives       seat.Lives
-	material    func() (wire.LaunchMaterial, error)
+
+	closers []func() // run once the last host is gone
 
 	logging sync.Mutex
 	lines   []string
@@ -169,7 +170,7 @@ func (e *events) terminals(id string) (n int) {
 	return n
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "ct")
 	if err != nil {
@@ -215,7 +216,7 @@ func (w *world) boot() []seat.Verdict {
 		Journal: w.journal, Goals: w.goals, Plugins: w.plugins, Agent: "command", Health: 50 * time.Millisecond,
 		Log:      hclog.New(&hclog.LoggerOptions{Output: testWriter{w}, Level: hclog.Debug}),
 		ViewWait: w.viewWait, ExitPoll: w.exitPoll, Cooling: w.cooling, RestartWait: cmp.Or(w.restartWait, 10*time.Millisecond), Lease: w.lease,
-		Lives: w.lives, Material: w.material,
+		Lives: w.lives,
 	}
 	if w.roster != nil {
 		cfg.Roster = w.roster
@@ -228,7 +229,7 @@ func (w *world) boot() []seat.Verdict {
 	return verdicts
 }
 
-func digest(t *testing.T, path string) string {
+func digest(t testing.TB, path string) string {
 	t.Helper()
 	p, err := os.ReadFile(path)
 	if err != nil {
@@ -279,6 +280,9 @@ func (w *world) end() {
 		w.t.Errorf("left at the end: %s: %s", row.Name, row.Reason)
 	}
 	w.crash()
+	for _, end := range slices.Backward(w.closers) {
+		end()
+	}
 	entries, _ := os.ReadDir(w.seatRoot)
 	for _, e := range entries {
 		w.t.Errorf("left behind: seat directory %s", e.Name())

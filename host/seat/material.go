@@ -32,7 +32,7 @@ func (a *actor) launchEnv(p *plan, dir string) ([]string, error) {
 		Space: a.set.cfg.Space, Name: row.Alias, ID: row.Principal, LifecycleUID: row.UID, Role: row.Role,
 		Connector: row.Agent, Model: row.Model, Cwd: row.Cwd, Instance: a.set.cfg.InstanceID,
 		Capabilities: p.profile.Capabilities, Subscribe: p.profile.Subscribe,
-		AllowSubscribe: p.profile.AllowSubscribe, AllowPublish: p.profile.AllowPublish,
+		AllowSubscribe: a.set.mayRead(p.profile.AllowSubscribe), AllowPublish: p.profile.AllowPublish,
 	}
 	material, err := launch.WriteMaterial(dir, m)
 	return launch.MergeEnv(env, material), err

@@ -84,11 +84,18 @@ func (e errNameHeld) refusal() *wire.Error {
 	default:
 		return refused
 	}
-	return refused.With(wire.DetailLifecycleBlocked, map[string]any{"blockedOp": op, "opId": retirementOp(e.by.uid), "remedy": "retry"})
+	return blockedBy(refused, op, e.by.uid)
 }
 
-// retirementOp names the retirement of one life. It is derived, so that whoever drives it names the same.
-func retirementOp(uid string) string { return "retire-" + uid }
+// blockedBy says of a refusal which operation on which life is in its way. The id of the operation is derived, so that
+// whoever drives it names the same.
+func blockedBy(refused *wire.Error, op, uid string) *wire.Error {
+	id := wire.RetirementOpID(uid)
+	if op == wire.OpActivation {
+		id = wire.ActivationOpID(uid)
+	}
+	return refused.With(wire.DetailLifecycleBlocked, map[string]any{"blockedOp": op, "opId": id, "remedy": "retry"})
+}
 
 // giveBack frees a number that nobody was told of: its spawn was refused before it was accepted.
 func (n *names) giveBack(name string) { delete(n.numbered, name) }

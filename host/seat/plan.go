@@ -357,7 +357,7 @@ func (a *actor) seatEnv(p *plan) []string {
 	return launch.MergeEnv(p.env, launch.SeatEnv(launch.SeatVars{
 		Space: a.set.cfg.Space, Name: row.Alias, Role: row.Role, ID: row.Principal, LifecycleUID: row.UID,
 		InstanceID: a.set.cfg.InstanceID, AgentFile: row.Persona, Model: row.Model, Variant: row.Variant,
-		Subscribe: p.profile.Subscribe, AllowSubscribe: p.profile.AllowSubscribe, AllowPublish: publish,
+		Subscribe: p.profile.Subscribe, AllowSubscribe: a.set.mayRead(p.profile.AllowSubscribe), AllowPublish: publish,
 		Capabilities: p.profile.Capabilities, Events: p.profile.EventsOn, WorkspaceRoot: a.set.cfg.Root,
 	}))
 }

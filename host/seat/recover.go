@@ -89,6 +89,7 @@ func (s *Set) verdicts(ctx context.Context, actors []*actor, known bool) []Verdi
 // takeBack registers a seat that an earlier host accepted.
 func (s *Set) takeBack(r journal.SeatRow) *actor {
 	a := s.newActor(r)
+	a.asked.Store(true)
 	close(a.accepted)
 	s.mu.Lock()
 	s.add(a)
@@ -185,6 +186,7 @@ func (a *actor) recover(ctx context.Context, known bool) Verdict {
 	case doHold:
 		err = a.call(func() error {
 			a.observe(st)
+			a.adoptLife(0) // it may live, and longer than its credential
 			return a.transition(EvUnknown, func(r *journal.SeatRow) { r.Reason = st.Reason }, nil)
 		})
 		_ = a.call(func() error { a.watch(); return nil })
@@ -295,9 +297,10 @@ func (a *actor) compensate(reason string) {
 	if reason == "" {
 		reason = "nothing was started"
 	}
+	a.undone.Store(true)
 	_, err := a.reap(sdk.StopNow, false)
 	if err == nil {
-		err = a.endLife()
+		err = a.endLife(nil)
 	}
 	if err == nil {
 		err = a.set.removeDir(a.snapshot().Row.SeatID)

@@ -37,15 +37,15 @@ func (s *Set) take(ctx context.Context, key goal.Key, fingerprint string, p *pla
 			return nil, acc, false, held.refusal()
 		}
 		p.effects = true
-		if !s.redrive(ctx, held.by.uid) {
+		if err := s.redrive(ctx, held.name, held.by.uid); err != nil {
+			held.by.cause = cmp.Or(held.by.cause, err.Error())
 			return nil, acc, false, held.refusal()
 		}
 	}
 }
 
-// redrive drives the teardown of a life again and waits for its end. It reports false when that does not
-// come before ctx ends.
-func (s *Set) redrive(ctx context.Context, uid string) bool {
+// redrive drives the teardown of a life again and waits for its end. It returns why that did not come before ctx ended.
+func (s *Set) redrive(ctx context.Context, alias, uid string) error {
 	s.mu.Lock()
 	var a *actor
 	for _, have := range s.byID {
@@ -54,17 +54,20 @@ func (s *Set) redrive(ctx context.Context, uid string) bool {
 		}
 	}
 	s.mu.Unlock()
-	if a == nil {
-		return true // it went meanwhile
+	switch {
+	case a == nil && s.cfg.Lives == nil:
+		return nil // it went meanwhile
+	case a == nil: // or an earlier host had it, and what it has on the mesh is there
+		return s.cfg.Lives.Redrive(ctx, alias)
 	}
 	a.post(a.redrive)
 	select {
 	case <-a.done:
-		return true
+		return nil
 	case <-ctx.Done():
-		return false
+		return cmp.Or(a.heldNow(), context.Cause(ctx))
 	case <-s.life.Done():
-		return false
+		return errHostGone
 	}
 }
 
@@ -107,6 +110,9 @@ func (s *Set) reserve(key goal.Key, fingerprint string, p *plan, m *minting) (a 
 	alias, err := s.names.allocate(p.profile.Alias, p.profile.Pinned, func(n string) claim {
 		if h := s.byAlias[n]; h != nil {
 			return claimOf(h.snapshot())
+		}
+		if c := s.heldLife(n); c.kind != claimFree {
+			return c
 		}
 		return mesh[n]
 	})

@@ -190,7 +190,7 @@ func TestANameThatIsStillRetiringIsRefusedAndItsTeardownDrivenAgain(t *testing.T
 	if !errors.As(err, &refused) || refused.Code != wire.CodeFailedPrecondition || refused.Outcome != wire.OutcomeUnknown || !strings.Contains(err.Error(), "the directory is busy") {
 		t.Fatalf("%v (%s)", err, outcome(err))
 	}
-	if d, ok := refused.Detail(wire.DetailLifecycleBlocked); !ok || d.Data["blockedOp"] != wire.OpRetirement || d.Data["opId"] != "retire-"+first.UID || d.Data["remedy"] != "retry" {
+	if d, ok := refused.Detail(wire.DetailLifecycleBlocked); !ok || d.Data["blockedOp"] != wire.OpRetirement || d.Data["opId"] != wire.RetirementOpID(first.UID) || d.Data["remedy"] != "retry" {
 		t.Errorf("details %+v", refused.Details)
 	}
 	rt.set(nil)

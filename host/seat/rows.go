@@ -44,6 +44,9 @@ func (s *Set) baseRow(snap *Snapshot, m meshFacts, status string) wire.AgentRow 
 	if snap.State == Running && row.Reason == "" {
 		row.Reason = snap.Degraded
 	}
+	if snap.State.Live() && r.Exit == nil {
+		row.AuthHealth, row.AuthReason = snap.Auth.health, snap.Auth.reason
+	}
 	if snap.State == Running && !snap.Ending.IsZero() {
 		row.Reason = st.Reason
 	}

@@ -79,9 +79,10 @@ type Set struct {
 	quit context.CancelFunc
 	wg   sync.WaitGroup
 
-	listing listing
-	changes atomic.Uint64 // of everything that a row shows
-	pace    pace
+	listing  listing
+	changes  atomic.Uint64 // of everything that a row shows
+	pace     pace
+	adopting chan struct{} // holds one token for each life that is being taken over
 
 	mu       sync.Mutex
 	byID     map[string]*actor // every live seat, by custody id
@@ -94,6 +95,7 @@ type Set struct {
 	cap      capacity
 	closing  string         // why new spawns are refused; empty while they are not
 	unlisted string         // why it is not known which seats this machine has; empty once it is
+	unread   bool           // the seat directories could not be read: seats of further runtimes may not be known
 	foreign  map[string]int // seats of other instances, by the runtime that listed them
 	counted  time.Time      // when they were counted
 	counting chan struct{}  // closed when that is done; nil while nobody counts
@@ -136,7 +138,7 @@ func New(cfg Config) *Set {
 	}
 	life, quit := context.WithCancel(context.Background())
 	return &Set{
-		cfg: cfg, life: life, quit: quit, pace: newPace(),
+		cfg: cfg, life: life, quit: quit, pace: newPace(), adopting: make(chan struct{}, adoptLimit),
 		byID: map[string]*actor{}, byAlias: map[string]*actor{}, spawning: map[goal.Key]*actor{}, foreign: map[string]int{},
 		cap: capacity{max: cfg.MaxSeats, cool: max(0, cfg.Cooling)},
 	}

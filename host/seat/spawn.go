@@ -10,10 +10,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/host/goal"
 	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/host/launch"
 	"github.com/cotal-ai/cotal-host/host/saga"
+	"github.com/cotal-ai/cotal-host/host/trust"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/failpoint"
 	"github.com/cotal-ai/cotal-host/sdk/seat/record"
@@ -256,7 +258,8 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 			return fn()
 		}
 	}
-	provide, activate := a.lifeSteps(row, m, undo)
+	provide, activate, over := a.lifeSteps(row, m, undo)
+	defer over()
 	steps := slices.Concat([]saga.Step{
 		{
 			Name: "take a turn",
@@ -288,6 +291,7 @@ func (a *actor) launch(ctx context.Context, p *plan, m *minting) {
 				if err := a.set.awaitLease(ctx); err != nil {
 					return err
 				}
+				a.asked.Store(true)
 				handle, err := rt.Spawn(ctx, sdk.SpawnRequest{
 					SeatID: row.SeatID, Nonce: row.Nonce, Fence: a.set.cfg.Epoch, Owner: a.owner(row), Launch: spec,
 					Cwd: row.Cwd, Rows: p.profile.Rows, Cols: p.profile.Cols, StopGraceMs: row.Grace, Form: row.Form,
@@ -441,9 +445,13 @@ func (a *actor) onLaunchDone(err error, p *sdk.Probe) {
 	var failed *saga.Error
 	if errors.As(err, &failed) && len(failed.Undo) > 0 || snap.State == Running {
 		a.log.Error("spawn failed and could not be undone; the name stays held", "err", err)
-		a.try(a.transition(EvUnknown, func(r *journal.SeatRow) { r.Reason = err.Error() }, &settle{
+		end := &settle{
 			state: wire.GoalUncertain, err: &wire.Error{Code: wire.CodeInternal, Outcome: wire.OutcomeUnknown, Message: err.Error()},
-		}))
+		}
+		if snap.State != Running && lifeAlone(failed) { // its process is known never to have been
+			end = &settle{state: wire.GoalFailed, err: launchError(err)}
+		}
+		a.try(a.transition(EvUnknown, func(r *journal.SeatRow) { r.Reason = err.Error() }, end))
 		a.watch()
 		if snap.State == Stopping {
 			a.ladder(a.stopMode)
@@ -479,16 +487,20 @@ func neverRan(r sdk.ReapReport) bool {
 // launchError is the goal's error for a launch of which nothing is left.
 func launchError(err error) *wire.Error {
 	code, outcome, note := wire.CodeFailedPrecondition, wire.OutcomeNotExecuted, ""
+	var details []wire.Detail
 	if errors.As(err, new(*mayHaveRun)) {
 		outcome, note = wire.OutcomeUnknown, "; whether the agent ran is not known, and nothing of it is left"
 	}
 	var told *wire.Error
+	var slot *slotError
 	switch {
+	case errors.As(err, &slot):
+		details = slot.details()
 	case errors.As(err, &told): // a refusal keeps its code
-		code = told.Code
-	case errors.Is(err, sdk.ErrInvalid):
+		code, details = told.Code, told.Details
+	case errors.Is(err, sdk.ErrInvalid), errors.Is(err, trust.ErrRefused), errors.Is(err, trust.ErrTooLarge):
 		code = wire.CodeBadRequest
-	case errors.Is(err, sdk.ErrUnavailable), errors.Is(err, sdk.ErrPluginDown):
+	case errors.Is(err, sdk.ErrUnavailable), errors.Is(err, sdk.ErrPluginDown), errors.Is(err, bus.ErrUnavailable), errors.Is(err, bus.ErrUnreachable):
 		code = wire.CodeUnavailable
 	case errors.Is(err, sdk.ErrUnsupported):
 		code = wire.CodeUnimplemented
@@ -500,5 +512,5 @@ func launchError(err error) *wire.Error {
 	if errors.As(err, &failed) && len(failed.Undo) == 0 {
 		err = failed.Err
 	}
-	return &wire.Error{Code: code, Message: err.Error() + note, Outcome: outcome}
+	return &wire.Error{Code: code, Message: err.Error() + note, Outcome: outcome, Details: details}
 }

@@ -1,6 +1,7 @@
 package seat
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -51,7 +52,7 @@ func (a *actor) stop(ctx context.Context, e ending) (sdk.ReapReport, error) {
 	case <-a.set.life.Done():
 		return sdk.ReapReport{}, errHostGone
 	case <-ctx.Done():
-		return sdk.ReapReport{}, ctx.Err()
+		return sdk.ReapReport{}, cmp.Or(a.heldNow(), ctx.Err())
 	}
 }
 
@@ -104,7 +105,11 @@ func (a *actor) onStop(e ending, ch chan stopResult) {
 	a.waiters = append(a.waiters, ch)
 	snap := a.snapshot()
 	if snap.State == Exited {
-		a.free()
+		if a.freeing {
+			a.redrive()
+		} else {
+			a.free()
+		}
 		return
 	}
 	if snap.State != Stopping {
@@ -258,6 +263,9 @@ func (a *actor) stoppable(ctx context.Context) error {
 
 // stopError says that an end is not proved, and what that means.
 func stopError(name string, err error) *wire.Error {
+	if held := new(heldError); errors.As(err, &held) {
+		return &wire.Error{Code: wire.CodeUnavailable, Outcome: wire.OutcomeExecuted, Message: name + " has ended; " + held.Error()}
+	}
 	code := wire.CodeFailedPrecondition
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):

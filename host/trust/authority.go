@@ -54,22 +54,34 @@ type Authority interface {
 	//
 	// Errors: as of Mint, bus.ErrUnreachable, bus.ErrRefused, and what do returns.
 	With(ctx context.Context, r Request, do func(context.Context, *bus.Bus) error) error
+	// Open is With for the steps of one operation that are not one call: end, which the caller calls in every path,
+	// drains the connection. SetUp is refused.
+	//
+	// Errors: as of Mint, bus.ErrUnreachable, bus.ErrRefused.
+	Open(ctx context.Context, r Request) (b *bus.Bus, end func(), err error)
 	// Stand mints a credential that is renewed for as long as its holder lives.
 	//
 	// Errors: as of Mint.
 	Stand(ctx context.Context, r Request) (*Standing, error)
-	// Adopt goes on renewing a credential that is a file, after a restart of the host: Stand without a mint.
+	// Adopt goes on renewing a credential that is a file, after a restart of the host: Stand without a mint. One of the
+	// host's own instance is adopted before the instance is registered, which ends what nobody has adopted.
 	//
 	// Error: ErrRefused (the file is damaged, or of another profile or life).
 	Adopt(r Request, file []byte) (*Standing, error)
 	// Revoke ends every credential of a life. In this order: each row of the ledger marked revoked, the keys
 	// refused by every server of the broker, every connection of the holders ended and none found in a second
 	// look at every server. It is idempotent, and goes on where an interrupted one stopped. Of the host's own
-	// instance it ends what incarnations before have left, and nothing that this process has minted: it is the
-	// containment of a takeover (bus.RegisterConfig.Contain).
+	// instance it ends what incarnations before have left, and nothing that this process has minted or adopted: it is
+	// the containment of a takeover (bus.RegisterConfig.Contain).
 	//
 	// Errors: ErrUnverified, bus.ErrUnavailable, bus.ErrCorrupt, a *instance.FileError of the keys.
 	Revoke(ctx context.Context, of Life) (Revoked, error)
+	// Drop says that nobody holds some credentials of the host's own instance any more: their keys are forgotten here,
+	// and their rows marked revoked, to be forgotten by the ledger before long. What is copied of one is refused by no
+	// server; so it is for those alone that reach nothing once their holder is gone (Session, Farewell).
+	//
+	// Errors: ErrRefused (one that is an agent's), bus.ErrUnavailable.
+	Drop(ctx context.Context, gone ...Credential) error
 	// Live says whether a principal is connected anywhere: a look at every server, never a guess.
 	Live(ctx context.Context, p wire.Principal) (Liveness, error)
 }
@@ -126,6 +138,9 @@ type Request struct {
 	// Record is called with the credential id before the ledger row is written, so that the holder's own record
 	// names it first. An error ends the mint with nothing written. May be nil.
 	Record func(ctx context.Context, credentialID string, exp time.Time) error
+	// Over are the rows that an executor of the same life has open: ledger and gate are written over that connection.
+	// nil, or one that is lost, has another one opened for them. Renewal never uses it.
+	Over *bus.Records
 }
 
 // Scope is what a credential is narrowed to. Which fields a profile takes stands in its table; one that is
@@ -142,12 +157,20 @@ type Scope struct {
 	OpID string
 	// Session is the id of an attach session.
 	Session string
+	// Past are attach sessions of earlier incarnations (farewell).
+	Past []PastSession
 	// Role of an agent, or of the life that is provisioned.
 	Role string
 	// Read and Write are the channels of an agent, as patterns.
 	Read, Write []string
 	// Spawn lets an agent call the manager's lifecycle commands in mode owner.
 	Spawn bool
+}
+
+// PastSession is an attach session that an earlier incarnation served.
+type PastSession struct {
+	ID    string
+	Epoch uint64
 }
 
 // Credential is what a holder shows to a broker. It implements bus.Credentials: an expired one is not shown.

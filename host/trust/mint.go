@@ -122,9 +122,13 @@ func (a *Static) draft(r Request) (Credential, wire.CredentialRow, error) {
 	if !p.agent {
 		a.minted.add(c, now)
 	}
+	source := wire.SourceRoot
+	if r.Scope.Session != "" {
+		source = wire.KindSession + "." + r.Scope.Session
+	}
 	return c, wire.CredentialRow{
 		CredentialID: c.ID, HolderPrincipal: holder.String(), LifecycleUID: life.UID, Endpoint: life.Endpoint,
-		SourceChain: []string{wire.SourceRoot}, State: wire.CredentialActive, Exp: exp.UnixMilli(),
+		SourceChain: []string{source}, State: wire.CredentialActive, Exp: exp.UnixMilli(),
 	}, nil
 }
 
@@ -170,7 +174,7 @@ func (a *Static) enter(ctx context.Context, r Request, c Credential, row wire.Cr
 		// could write it for the executor but another executor.
 		return a.dialed(ctx, c, func(rec *bus.Records) error { return a.ledger(ctx, rec, c, row) })
 	}
-	return a.asExecutor(ctx, scope, func(rec *bus.Records) error {
+	write := func(rec *bus.Records) error {
 		if r.Profile.row().unregistered {
 			return a.ledger(ctx, rec, c, row)
 		}
@@ -194,7 +198,11 @@ func (a *Static) enter(ctx context.Context, r Request, c Credential, row wire.Cr
 			return err
 		}
 		return fpGated.Hit()
-	})
+	}
+	if r.Over != nil && r.Over.Connected() {
+		return write(r.Over)
+	}
+	return a.asExecutor(ctx, scope, write)
 }
 
 // ledger writes the row of a credential, create-only. The same row standing there already is this very
@@ -246,11 +254,59 @@ func (a *Static) With(ctx context.Context, r Request, do func(context.Context, *
 	if r.Profile == SetUp {
 		return a.setUp(ctx, r, do)
 	}
-	c, err := a.Mint(ctx, r)
+	b, end, err := a.Open(ctx, r)
 	if err != nil {
 		return err
 	}
-	return a.use(ctx, c, do)
+	defer end()
+	return do(ctx, b)
+}
+
+// Open mints a credential for the steps of one operation.
+func (a *Static) Open(ctx context.Context, r Request) (*bus.Bus, func(), error) {
+	if r.Profile == Executor {
+		return a.openExecutor(ctx, r)
+	}
+	c, err := a.Mint(ctx, r)
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := a.dial(ctx, c)
+	if err != nil {
+		clear(c.seed)
+		return nil, nil, err
+	}
+	return b, func() { b.Close(); clear(c.seed) }, nil
+}
+
+// openExecutor is Open of the credential that writes its own row, as the first act of its connection.
+func (a *Static) openExecutor(ctx context.Context, r Request) (*bus.Bus, func(), error) {
+	c, row, err := a.draft(r)
+	if err == nil && r.Record != nil {
+		err = r.Record(ctx, c.ID, c.Expires)
+	}
+	if err == nil {
+		err = fpRecorded.Hit()
+	}
+	if err != nil {
+		clear(c.seed)
+		return nil, nil, fmt.Errorf("mint %s: %w", r.Profile, err)
+	}
+	b, err := a.dial(ctx, c)
+	if err != nil {
+		clear(c.seed)
+		return nil, nil, err
+	}
+	end := func() { b.Close(); clear(c.seed) }
+	rec, err := b.Rows(a.Space())
+	if err == nil {
+		err = a.ledger(ctx, rec, c, row)
+	}
+	if err != nil {
+		end()
+		return nil, nil, fmt.Errorf("mint %s: %w", r.Profile, err)
+	}
+	return b, end, nil
 }
 
 // use runs do over a one-shot connection with a credential, and forgets its key.
