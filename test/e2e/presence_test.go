@@ -17,10 +17,9 @@ import (
 
 func watchPresence(t *testing.T, w *harness.World) (*mesh.Client, *mesh.Roster) {
 	t.Helper()
-	e := w.Endpoint()
-	c, err := mesh.Connect(t.Context(), mesh.Config{
-		URL: e.URL, TokenFile: e.TokenFile, Space: e.Space, Name: "watcher", Reconnect: true, Timeout: harness.DefaultWait,
-	})
+	cfg := w.MeshConfig("watcher")
+	cfg.Reconnect = true
+	c, err := mesh.Connect(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -198,7 +198,7 @@ func (w *World) PluginPID(name string) int {
 	return pid
 }
 
-// Endpoint reads .cotal/host/endpoint.json.
+// Endpoint reads .cotal/host/endpoint.json. Its files are named by their whole paths.
 func (w *World) Endpoint() wire.Endpoint {
 	w.t.Helper()
 	var e wire.Endpoint
@@ -208,6 +208,11 @@ func (w *World) Endpoint() wire.Endpoint {
 	}
 	if err != nil {
 		w.t.Fatalf("read endpoint.json: %v", err)
+	}
+	for _, path := range []*string{&e.TokenFile, &e.CredsFile} {
+		if *path != "" && !filepath.IsAbs(*path) {
+			*path = w.Path(".cotal", "host", *path)
+		}
 	}
 	return e
 }

@@ -11,7 +11,7 @@ import (
 
 // HostOptions says how a host is started.
 type HostOptions struct {
-	Args       []string // further arguments of serve, after --open --root <workspace>
+	Args       []string // further arguments of serve, after --open (unless the world is authenticated) --root <workspace>
 	Env        []string // further variables, K=V
 	Failpoints string   // COTAL_FAILPOINTS of this host, its plugins and its seats
 }
@@ -39,7 +39,11 @@ func (w *World) Start(o HostOptions) *Host {
 // Launch starts a host and waits for nothing.
 func (w *World) Launch(o HostOptions) *Host {
 	w.t.Helper()
-	args := append([]string{"serve", "--open", "--root", w.Root}, o.Args...)
+	args := []string{"serve"}
+	if !w.auth {
+		args = append(args, "--open")
+	}
+	args = append(append(args, "--root", w.Root), o.Args...)
 	if w.broker != nil {
 		args = append(args, w.broker.args()...)
 	}

@@ -10,14 +10,18 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
-// Mesh connects a client to the host of this world, by what endpoint.json says. It is closed with the
-// test.
-func (w *World) Mesh() *mesh.Client {
+// MeshConfig is how a client connects to the host of this world, by what endpoint.json says: as the operator where it
+// names a credential, else with the token of an open mesh.
+func (w *World) MeshConfig(name string) mesh.Config {
 	w.t.Helper()
 	e := w.Endpoint()
-	c, err := mesh.Connect(context.Background(), mesh.Config{
-		URL: e.URL, TokenFile: e.TokenFile, Space: e.Space, Name: "test", Timeout: DefaultWait,
-	})
+	return mesh.Config{URL: e.URL, TokenFile: e.TokenFile, CredsFile: e.CredsFile, Space: e.Space, Name: name, Timeout: DefaultWait}
+}
+
+// Mesh connects a client to the host of this world. It is closed with the test.
+func (w *World) Mesh() *mesh.Client {
+	w.t.Helper()
+	c, err := mesh.Connect(context.Background(), w.MeshConfig("test"))
 	if err != nil {
 		w.t.Fatalf("connect to the host: %v", err)
 	}

@@ -32,6 +32,7 @@ type World struct {
 	broker  *Broker // nil: every host has its own inside
 	disks   []*diskfull.Disk
 	orphans string // why an orphan check is left out
+	auth    bool   // its hosts serve with credentials
 
 	leftoverWait time.Duration // how long the last processes may take to be gone
 }
@@ -40,6 +41,15 @@ type World struct {
 func New(t testing.TB) *World {
 	t.Helper()
 	return newWorld(t, Bin(t))
+}
+
+// NewAuthenticated is New of a world whose hosts serve with credentials, as serve does where it is not told --open. Every
+// client of the harness connects with the operator's.
+func NewAuthenticated(t testing.TB) *World {
+	t.Helper()
+	w := New(t)
+	w.auth = true
+	return w
 }
 
 func newWorld(t testing.TB, bin string) *World {

@@ -27,10 +27,9 @@ type Mesh struct {
 // Client connects to the host of a world as a client that survives the loss of the server.
 func Client(t testing.TB, w *harness.World) *mesh.Client {
 	t.Helper()
-	e := w.Endpoint()
-	c, err := mesh.Connect(context.Background(), mesh.Config{
-		URL: e.URL, TokenFile: e.TokenFile, Space: e.Space, Name: "viewer", Timeout: harness.DefaultWait, Reconnect: true,
-	})
+	cfg := w.MeshConfig("viewer")
+	cfg.Reconnect = true
+	c, err := mesh.Connect(context.Background(), cfg)
 	if err != nil {
 		t.Fatalf("connect to the host: %v", err)
 	}
