@@ -15,7 +15,7 @@ import (
 
 // deps binds the commands of the manager endpoint to this host.
 func (h *Host) deps() control.Deps {
-	guard := control.NewGuard(authz.Policy{Regime: authz.Open}, h.seats)
+	guard := control.NewGuard(authz.Policy{Regime: h.regime()}, h.seats)
 	h.fence = control.NewFence(guard)
 	return control.Deps{
 		Host: h, Seats: h.seats, Goals: h.goals, Launch: h.seats, Attach: h.sessions, Purger: purger{h},
@@ -29,7 +29,7 @@ func (h *Host) deps() control.Deps {
 type purger struct{ h *Host }
 
 func (p purger) Purge(ctx context.Context, directMessages bool) (chat int64, dm *int64, err error) {
-	chat, dm, err = p.h.bus.Purge(ctx, p.h.cfg.Space, directMessages)
+	chat, dm, err = p.h.purge(ctx, directMessages)
 	if errors.Is(err, bus.ErrUnavailable) {
 		err = wire.Fail(wire.CodeUnavailable, "%v; some of the history may be gone", err)
 	}

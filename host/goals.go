@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/host/goal"
 )
 
@@ -23,7 +24,10 @@ type streams struct {
 
 func (h *Host) streams() *streams {
 	s := &streams{h: h, scope: "embedded/"} // what an embedded broker had another one need not have
-	if h.cfg.Server != "" {
+	switch {
+	case h.auth != nil:
+		s.scope = h.auth.scope
+	case h.cfg.Server != "":
 		s.scope = "external/"
 	}
 	return s
@@ -58,16 +62,21 @@ func (s *streams) why(err error) error {
 // openRecords opens the durable state of the space on its broker, and the goals over it.
 func (h *Host) openRecords(ctx context.Context) error {
 	s := h.streams()
-	var err error
-	h.records, err = h.bus.Records(ctx, h.cfg.Space, s.known, s.made(ctx))
+	rec, err := h.bus.Records(ctx, h.cfg.Space, s.known, s.made(ctx))
 	if err = s.why(err); err != nil {
 		return err
 	}
+	h.openStore(rec)
+	return nil
+}
+
+// openStore keeps goals in records.
+func (h *Host) openStore(rec *bus.Records) {
+	h.records = rec
 	h.goals = goal.New(goal.Config{
 		Journal: h.journal, Records: h.records, InstanceID: h.inst.ID, Epoch: h.inst.Epoch, Publish: h.publish,
 		Retention: h.retention, Log: h.log.Named("goal"),
 	})
-	return nil
 }
 
 // openGoals lets the ends of goals go to the mesh, once this incarnation is the one that is registered, and

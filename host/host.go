@@ -36,18 +36,20 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
-// Config configures a host. Only Open is required for now.
+// Config configures a host. The zero Config serves the working directory, authenticated, on an embedded broker.
 type Config struct {
 	Root        string // workspace root; default the working directory
 	Space       string // default "main"
 	Server      string // external NATS URL; empty runs the embedded broker
-	TokenFile   string // token for Server
+	TokenFile   string // token for Server, with Open
+	Keys        string // workspace that has the keys of the space; default Root. Not with Open
 	PluginsPath string // plugins.toml; counts alone; default: by manifest.Resolve
 	BundleDir   string // the host's own binaries; default beside the running one
 	SeatRoot    string // default $COTAL_SEAT_ROOT, else ~/.cotal/seats
 	RuntimeDir  string // parent of all sockets; default $XDG_RUNTIME_DIR/cotal, else <temp>/cotal-<uid>
 	Runtime     string // runtime for new seats; default "pty"
 	Open        bool   // open mode: no per-principal rights
+	FreshAuth   bool   // begin an empty authenticated space in a workspace that was served open
 	MaxSeats    int    // 0: config.toml, else config.DefaultMaxSeats
 	MaxSessions int    // attach sessions over the mesh; 0: attach.DefaultMaxSessions
 	// Cooling is how long the place of a seat that ended by itself stays taken, from its start. nil: config.toml,
@@ -73,15 +75,20 @@ type Host struct {
 	bus     *bus.Bus
 	service *bus.Service
 	catalog *catalog.Catalog
+	auth    *authority  // nil in an open space
+	self    wire.Caller // who this host is
 	records *bus.Records
 	goals   *goal.Store
+	lives   *lives // nil in an open space
 	seats   *seat.Set
 	mesh    inhabitant // as a participant of its space
 
-	busConfig bus.Config // how the mesh is reached
-	sessions  *attach.Sessions
+	url, tokenFile string     // of the broker, for others on this machine
+	busConfig      bus.Config // how the mesh is reached; in an authenticated space without who connects
+	sessions       *attach.Sessions
 
 	leases       *bus.Leases
+	remade       bool                             // the bucket of leases was gone, and was made anew
 	lease        *lease.Lease                     // of this instance
 	registration atomic.Pointer[bus.Registration] // nil: not registered
 	registering  *bus.Registration                // what is being tried, by boot and then by keepRegistered
@@ -96,6 +103,10 @@ type Host struct {
 	// keepsRegistration: seats could not be proved gone, so that lease and registration are not given back.
 	keepsRegistration atomic.Bool
 
+	now func() time.Time // the clock of credentials; nil: the real one
+	// repairing: streams that are gone are made again.
+	repairing bool
+
 	envAllow  []string      // extra variables that the operator lets agents see
 	retention time.Duration // of the results of goals
 
@@ -104,14 +115,17 @@ type Host struct {
 
 // New checks a configuration and fills in its defaults. It touches nothing.
 func New(cfg Config) (*Host, error) {
-	if !cfg.Open {
-		return nil, errors.New("authenticated mode is not built yet: pass --open")
-	}
 	if cfg.Space == "" {
 		cfg.Space = "main"
 	}
 	if !wire.ValidSpace(cfg.Space) {
 		return nil, fmt.Errorf("space %q: use 1 to 64 characters of [A-Za-z0-9_-]", cfg.Space)
+	}
+	switch {
+	case cfg.Open && (cfg.FreshAuth || cfg.Keys != ""):
+		return nil, errors.New("an open space has no keys: --fresh-auth and --keys are not for --open")
+	case !cfg.Open && cfg.TokenFile != "":
+		return nil, errors.New("a token is for an open space: pass --open, or leave --token-file out")
 	}
 	if strings.Contains(cfg.Server, "@") {
 		return nil, errors.New("server: the address has a user, a password or a token before its @, which would stand in lists of processes and in the environment of every seat; leave it out and name a file with --token-file")
@@ -194,27 +208,8 @@ func (h *Host) Run(ctx context.Context) error {
 // boot runs the start order. Whatever it opened is closed by closeAll.
 func (h *Host) boot(ctx context.Context) error {
 	h.background(func(context.Context) { control.Prepare() }) // while the plugins start
-	var err error
-	h.inst, err = instance.OpenWith(ctx, h.cfg.Root, func(dir string) (string, uint64, error) {
-		if h.journal, err = journal.Open(filepath.Join(dir, "journal.db")); err != nil {
-			return "", 0, err
-		}
-		return h.journal.Identity()
-	})
-	if err != nil {
+	if err := h.openWorkspace(ctx); err != nil {
 		return err
-	}
-	if err := h.openLog(); err != nil {
-		return err
-	}
-	if err := h.journal.Bind(ctx, h.inst.ID, h.inst.Epoch); err != nil {
-		return err
-	}
-	if other, names, err := h.journal.SetSpace(ctx, h.cfg.Space); err != nil {
-		return err
-	} else if len(names) > 0 {
-		return fmt.Errorf("space %s: seats of this workspace live in space %s (%s), where a host of another space cannot reach them; "+
-			"serve with --space %s, or end them there first: cotal-host stop --with-agents", h.cfg.Space, other, strings.Join(names, ", "), other)
 	}
 	settings, err := config.Load(h.cfg.Root)
 	if err != nil {
@@ -256,27 +251,21 @@ func (h *Host) boot(ctx context.Context) error {
 			h.background(func(ctx context.Context) { h.startOther(ctx, name) })
 		}
 	}
-	server, token, err := h.startBroker(ctx)
-	if err == nil {
-		err = h.openMessaging(ctx)
-	}
-	if err == nil {
-		err = h.openRecords(ctx)
-	}
-	if err == nil {
-		err = h.openLease(ctx)
-	}
-	if err == nil {
-		err = h.register(ctx)
+	if err = h.startBroker(ctx); err == nil {
+		err = h.join(ctx)
 	}
 	rerr := <-runtime
 	if err != nil {
 		return err
 	}
+	lives, err := h.openLives()
+	if err != nil {
+		return err
+	}
 	h.seats = seat.New(seat.Config{
 		InstanceID: h.inst.ID, Space: h.cfg.Space, Epoch: h.inst.Epoch, Root: h.cfg.Root, SeatRoot: h.cfg.SeatRoot,
-		EndedDir: filepath.Join(h.inst.Dir, "ended"), Runtime: h.runtimeName(), Servers: server, MaxSeats: h.cfg.MaxSeats, Cooling: cmp.Or(*h.cfg.Cooling, -1), Journal: h.journal, Goals: h.goals,
-		Plugins: live, Lease: h.lease, Roster: meshView{h.mesh.roster}, Material: material(server, token), Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Policy: authz.Policy{EventsRequired: settings.EventsRequired}, Agent: settings.DefaultAgent,
+		EndedDir: filepath.Join(h.inst.Dir, "ended"), Runtime: h.runtimeName(), Servers: h.url, MaxSeats: h.cfg.MaxSeats, Cooling: cmp.Or(*h.cfg.Cooling, -1), Journal: h.journal, Goals: h.goals,
+		Plugins: live, Lease: h.lease, Roster: meshView{h.mesh.roster}, Lives: lives, Material: material(h.url, h.tokenFile), Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Policy: authz.Policy{EventsRequired: settings.EventsRequired}, Agent: settings.DefaultAgent,
 	})
 	if rerr != nil {
 		// Seats that live need an owner more than new ones need a runtime: serve what can be served.
@@ -290,7 +279,37 @@ func (h *Host) boot(ctx context.Context) error {
 	if err := h.lease.Check(); errors.Is(err, lease.ErrHeld) {
 		return err // it was taken meanwhile
 	}
-	return h.serve(ctx, server, token, rerr)
+	return h.serve(ctx, rerr)
+}
+
+// openWorkspace makes this process the host of the workspace: nobody else is then, and how it was served before is how it
+// is served.
+func (h *Host) openWorkspace(ctx context.Context) (err error) {
+	h.inst, err = instance.OpenWith(ctx, h.cfg.Root, func(dir string) (string, uint64, error) {
+		if h.journal, err = journal.Open(filepath.Join(dir, "journal.db")); err != nil {
+			return "", 0, err
+		}
+		return h.journal.Identity()
+	})
+	if err != nil {
+		return err
+	}
+	if err := h.openLog(); err != nil {
+		return err
+	}
+	if err := h.journal.Bind(ctx, h.inst.ID, h.inst.Epoch); err != nil {
+		return err
+	}
+	if other, names, err := h.journal.SetSpace(ctx, h.cfg.Space); err != nil {
+		return err
+	} else if len(names) > 0 {
+		return fmt.Errorf("space %s: seats of this workspace live in space %s (%s), where a host of another space cannot reach them; "+
+			"serve with --space %s, or end them there first: cotal-host stop --with-agents", h.cfg.Space, other, strings.Join(names, ", "), other)
+	}
+	if err := h.checkMode(); err != nil {
+		return err
+	}
+	return h.openKeys(ctx)
 }
 
 // plugins is the catalog as host/seat wants it.
@@ -321,37 +340,6 @@ func (h *Host) runtimeName() string {
 	return h.cfg.Runtime
 }
 
-// startBroker starts the embedded broker, or takes the external server, and connects.
-func (h *Host) startBroker(ctx context.Context) (url, tokenFile string, err error) {
-	cfg := bus.Config{URL: h.cfg.Server, TokenFile: h.cfg.TokenFile, Log: h.log.Named("bus"), OnState: h.onBus}
-	url, tokenFile = h.cfg.Server, h.cfg.TokenFile
-	if h.cfg.Server == "" {
-		path, token, err := h.inst.BrokerToken()
-		if err != nil {
-			return "", "", err
-		}
-		h.broker, err = broker.Start(ctx, broker.Config{
-			StoreDir: filepath.Join(h.inst.Dir, "nats"), Port: h.inst.Port, Token: token,
-			SyncAlways: h.cfg.SyncAlways, Log: h.log.Named("broker"),
-		})
-		if err != nil {
-			return "", "", err
-		}
-		if h.inst.Port == 0 {
-			if err := h.inst.SetPort(h.broker.Port()); err != nil {
-				return "", "", err
-			}
-		}
-		url, tokenFile = h.broker.URL(), path
-		cfg.URL, cfg.Token, cfg.TokenFile, cfg.InProcess = url, token, "", h.broker.InProcess()
-	}
-	h.busConfig = cfg
-	if h.bus, err = bus.Connect(ctx, cfg); err != nil {
-		return "", "", err
-	}
-	return url, tokenFile, nil
-}
-
 func (h *Host) onBus(connected bool, reason string) {
 	if connected {
 		h.log.Info("broker is back")
@@ -368,7 +356,7 @@ func (h *Host) publish(c wire.Caller, goalID string, p wire.GoalProgress) {
 }
 
 // serve answers from here on, and says so.
-func (h *Host) serve(ctx context.Context, url, tokenFile string, runtimeErr error) error {
+func (h *Host) serve(ctx context.Context, runtimeErr error) error {
 	h.openSessions(h.busConfig)
 	commands, err := control.Commands(h.deps())
 	if err != nil {
@@ -392,18 +380,19 @@ func (h *Host) serve(ctx context.Context, url, tokenFile string, runtimeErr erro
 		return err
 	}
 	err = h.inst.WriteEndpoint(wire.Endpoint{
-		URL: url, TokenFile: tokenFile, Space: h.cfg.Space, InstanceID: h.inst.ID, PID: self.PID,
+		URL: h.url, TokenFile: h.tokenFile, CredsFile: h.credsFile(), Space: h.cfg.Space, InstanceID: h.inst.ID, PID: self.PID,
 		StartTicks: self.StartTicks, BootID: self.BootID, Version: h.cfg.Version, Root: h.cfg.Root, SeatRoot: h.cfg.SeatRoot,
 	})
 	if err != nil {
 		return err
 	}
-	h.printReady(url, runtimeErr)
+	h.printReady(h.url, runtimeErr)
 	h.background(h.recoverSessions)
 	h.appear()
 	h.catalog.StartConnectors() // behind ready: a spawn waits for its connector, nobody else does
 	h.keepRegistered()
 	h.background(h.pruneLoop)
+	h.background(h.sweep)
 	return nil
 }
 
@@ -444,6 +433,7 @@ func (h *Host) Status() wire.StatusReply {
 		UptimeMs: time.Since(h.started).Milliseconds(), ClassSpawn: h.classSpawn.Load(), Connectors: []wire.ConnectorStatus{},
 		Version: h.cfg.Version, Space: h.cfg.Space, PID: os.Getpid(), Epoch: h.inst.Epoch,
 		Foreign: h.seats.Foreign(), Occupancy: &occ, Lease: h.leaseStatus(),
+		StaticReconciliation: h.reconciliation(), Credentials: h.auth.credentials(),
 	}
 	for _, p := range h.catalog.Status() {
 		reply.Plugins = append(reply.Plugins, wire.PluginStatus{
@@ -467,13 +457,16 @@ func (h *Host) closeAll() {
 	if h.service != nil {
 		h.service.Close()
 	}
+	h.lives.closeSweeper()
 	if h.seats != nil {
 		h.seats.Close()
 	}
+	h.lives.closeRetirement()
 	if h.goals != nil {
 		h.goals.Close()
 	}
 	h.disappear()
+	h.auth.rest()
 	h.releaseLease() // behind everything that this host still wrote
 	if h.catalog != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), pluginStop)
@@ -483,7 +476,9 @@ func (h *Host) closeAll() {
 		cancel()
 		_ = os.Remove(filepath.Join(h.cfg.RuntimeDir, h.inst.ID[:8])) // unless a plugin that did not end is in it
 	}
-	if h.bus != nil {
+	if h.auth != nil {
+		h.auth.close()
+	} else if h.bus != nil {
 		h.bus.Close()
 	}
 	if h.broker != nil {

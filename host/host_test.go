@@ -19,7 +19,8 @@ func TestNewRefusesBeforeItTouchesAnything(t *testing.T) {
 		cfg  Config
 		says string
 	}{
-		"without --open":             {Config{Root: t.TempDir()}, "--open"},
+		"a token without --open":     {Config{Root: t.TempDir(), Server: "nats://a:4222", TokenFile: "t"}, "--open"},
+		"keys with --open":           {Config{Open: true, Root: t.TempDir(), Keys: t.TempDir()}, "--keys"},
 		"a space that is no token":   {Config{Open: true, Root: t.TempDir(), Space: "a.b"}, "space"},
 		"a root that does not exist": {Config{Open: true, Root: t.TempDir() + "/nowhere"}, "nowhere"},
 		"a secret in the address":    {Config{Open: true, Root: t.TempDir(), Server: "nats://a:4222,nats://me:pssst@b:4222"}, "--token-file"},

@@ -20,17 +20,17 @@ const (
 )
 
 // openLease takes the liveness lease of this instance, before it registers. Where another process holds it, this host
-// does not start. Where the mesh does not answer, it serves the seats that it has and starts nothing new, until the
-// lease is its own.
+// does not start. Where the mesh does not answer, the lease is taken as soon as it does.
+//
+// Errors: errLater, those of openLeases, lease.ErrHeld, bus.ErrStoreUnfit.
 func (h *Host) openLease(ctx context.Context) error {
 	s := h.streams()
 	var err error
-	h.leases, err = h.bus.Leases(bus.LeasesConfig{Space: h.cfg.Space, Known: s.known, Made: s.made(ctx)})
-	if err != nil {
+	if h.leases, err = h.openLeases(ctx, s); err != nil {
 		return err
 	}
 	self, err := lease.Self(wire.ManagerLease{
-		Holder: managerCaller(h.inst.ID).Principal(), InstanceID: h.inst.ID, Runtime: h.runtimeName(), Root: h.cfg.Root, Epoch: h.inst.Epoch,
+		Holder: h.self.Principal(), InstanceID: h.inst.ID, Runtime: h.runtimeName(), Root: h.cfg.Root, Epoch: h.inst.Epoch,
 	})
 	if err != nil {
 		return err
@@ -57,7 +57,8 @@ func (h *Host) openLease(ctx context.Context) error {
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("stopped before it served: %w", err)
 	case err != nil:
-		h.log.Error("the lease of this instance is not held: nothing new is started until the mesh's store can be written; seats are served", "err", err)
+		h.lease.Start()
+		return fmt.Errorf("%w: the lease of this instance is not held: %w", errLater, err)
 	}
 	h.lease.Start()
 	return nil

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/host/seat"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -39,10 +40,16 @@ func (h *Host) openMessaging(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if h.mesh.self, err = h.bus.Mesh(h.cfg.Space, managerCaller(h.inst.ID), "manager"); err != nil {
+	return h.inhabit(ctx, h.bus)
+}
+
+// inhabit makes the host a participant of its space, over its own connection, and begins to watch who is present, over
+// watch.
+func (h *Host) inhabit(ctx context.Context, watch *bus.Bus) (err error) {
+	if h.mesh.self, err = h.bus.Mesh(h.cfg.Space, h.self, "manager"); err != nil {
 		return err
 	}
-	if h.mesh.roster, err = h.bus.WatchPresence(ctx, h.cfg.Space); err == nil {
+	if h.mesh.roster, err = watch.WatchPresence(ctx, h.cfg.Space); err == nil {
 		h.background(func(context.Context) { h.logView(h.mesh.roster) }) // until the roster is closed
 	}
 	return err
@@ -65,8 +72,8 @@ func (h *Host) logView(r *mesh.Roster) {
 	}
 }
 
-// managerCaller is who the host is outside user mode. It is the same over restarts: the epoch says which
-// incarnation serves, and the instance id is the life.
+// managerCaller is who the host is in an open space. It is the same over restarts: the epoch says which incarnation
+// serves, and the instance id is the life. In an authenticated space each incarnation is known by its key.
 func managerCaller(instanceID string) wire.Caller {
 	return wire.Caller{Owner: wire.OwnerLocal, Actor: "manager_" + instanceID, UID: instanceID}
 }
@@ -151,8 +158,8 @@ func (m meshView) View() seat.View {
 	return m.Roster.View()
 }
 
-// material is what a seat's program needs to reach the mesh in open mode: the address and the token that
-// everybody has. It is read anew for every launch, since a token file may be written anew.
+// material is what a seat's program needs to reach the mesh: the address, and in an open space the token that everybody
+// has. It is read anew for every launch, since a token file may be written anew.
 func material(server, tokenFile string) func() (wire.LaunchMaterial, error) {
 	return func() (wire.LaunchMaterial, error) {
 		m := wire.LaunchMaterial{Servers: server}

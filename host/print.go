@@ -42,12 +42,21 @@ Ctrl-C stops this host and leaves the seats running; "cotal-host stop --with-age
 	h.log.Info("ready", "space", h.cfg.Space, "epoch", h.inst.Epoch, "dur", time.Since(h.started).String())
 }
 
+// serveCommand serves this workspace as it was.
+func (h *Host) serveCommand() string {
+	open := ""
+	if h.cfg.Open {
+		open = " --open"
+	}
+	return "cotal-host serve" + open + " --root " + h.cfg.Root
+}
+
 // printStop tells the fate of every seat, whichever way the host stops.
 func (h *Host) printStop(reply wire.ShutdownReply) {
 	w := h.cfg.Stderr
 	for _, row := range reply.Spared {
-		fmt.Fprintf(w, "left running: %s (pid %d); to end it: cotal-host serve --open --root %s, then cotal stop %s\n",
-			row.Name, row.PID, h.cfg.Root, row.Name)
+		fmt.Fprintf(w, "left running: %s (pid %d); to end it: %s, then cotal stop %s\n",
+			row.Name, row.PID, h.serveCommand(), row.Name)
 	}
 	for _, s := range reply.Stopped {
 		fmt.Fprintf(w, "stopped: %s\n", s.Name)

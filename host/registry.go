@@ -33,11 +33,14 @@ const (
 )
 
 // register makes this incarnation the registered one, before it touches a seat. Where another one is, it does not
-// start. Where the store of the mesh cannot be written, it serves what it has: seats that live need an owner more
-// than new ones need a registry. It tries again then, and commits no goal before.
+// start. Where the store of the mesh cannot be written, a host of an open space serves what it has: seats that live need
+// an owner more than new ones need a registry. It tries again then, and commits no goal before.
+//
+// Errors: bus.ErrSuperseded, errLater, those of asRegistrar.
 func (h *Host) register(ctx context.Context) error {
 	if h.registering == nil && h.lease.Status().Verdict == lease.Unheld {
-		return nil // whoever holds the lease is not superseded by one that only could not read it
+		// Whoever holds the lease is not superseded by one that only could not read it.
+		return fmt.Errorf("%w: not registered without a lease", errLater)
 	}
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
@@ -45,22 +48,25 @@ func (h *Host) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if h.registering == nil {
-		h.registering, err = h.bus.Register(ctx, h.records, bus.RegisterConfig{
-			Endpoint: wire.EndpointManager, InstanceID: h.inst.ID, Epoch: h.inst.Epoch, Principal: managerCaller(h.inst.ID).Principal(),
-			Contract: contract, Log: h.log.Named("registry"),
+	err = h.asRegistrar(ctx, func(ctx context.Context, b *bus.Bus, rec *bus.Records) error {
+		if h.registering != nil {
+			h.registering.Through(rec)
+			return h.registering.Again(ctx)
+		}
+		var err error
+		h.registering, err = b.Register(ctx, rec, bus.RegisterConfig{
+			Endpoint: wire.EndpointManager, InstanceID: h.inst.ID, Epoch: h.inst.Epoch, Principal: h.self.Principal(),
+			Contract: contract, Contain: h.contain(), Log: h.log.Named("registry"),
 		})
-	} else {
-		err = h.registering.Again(ctx)
-	}
+		return err
+	})
 	switch {
 	case errors.Is(err, bus.ErrSuperseded):
 		return err
 	case err != nil:
-		h.log.Error("not registered: nothing new is started until the mesh's store can be written; seats are served", "err", err)
-		return nil
+		return fmt.Errorf("%w: not registered: %w", errLater, err)
 	}
-	h.registration.Store(h.registering)
+	h.registered(h.registering)
 	return nil
 }
 
@@ -97,7 +103,11 @@ func (h *Host) keepRegistered() {
 			case <-ctx.Done():
 				return
 			}
-			if err := h.register(ctx); err != nil && ctx.Err() == nil {
+			switch err := h.register(ctx); {
+			case err == nil || ctx.Err() != nil:
+			case errors.Is(err, errLater):
+				h.log.Error("nothing new is started until the mesh's store can be written; seats are served", "err", err)
+			default:
 				h.superseded(err)
 				return
 			}

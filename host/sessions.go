@@ -15,16 +15,25 @@ func (h *Host) openSessions(cfg bus.Config) {
 	h.sessions = attach.New(attach.Config{
 		Space: h.cfg.Space, Endpoint: wire.EndpointManager, InstanceID: h.inst.ID, Epoch: h.inst.Epoch, SeatRoot: h.cfg.SeatRoot,
 		MaxSessions: h.cfg.MaxSessions, LedgerPath: filepath.Join(h.inst.Dir, "sessions"), Seats: h.seats, Log: h.log.Named("attach"),
-		Dial: func(ctx context.Context, lost func()) (attach.Rails, error) {
-			cfg := cfg
-			cfg.Name = "cotal-host sessions"
-			cfg.OnState = func(connected bool, _ string) {
-				if !connected {
-					lost()
-				}
+		Lines: h.sessionLines(cfg),
+	})
+}
+
+// sessionLines is how sessions reach the mesh: over one connection of theirs where everybody reaches every rail, and
+// each with a credential for its own rails otherwise.
+func (h *Host) sessionLines(cfg bus.Config) attach.Lines {
+	if h.auth != nil {
+		return attach.Own(attach.OwnConfig{Authority: h.auth, Reach: cfg, Log: h.log.Named("attach")})
+	}
+	return attach.Shared(func(ctx context.Context, lost func()) (attach.Rails, error) {
+		cfg := cfg
+		cfg.Name = "cotal-host sessions"
+		cfg.OnState = func(connected bool, _ string) {
+			if !connected {
+				lost()
 			}
-			return bus.Connect(ctx, cfg)
-		},
+		}
+		return bus.Connect(ctx, cfg)
 	})
 }
 

@@ -43,7 +43,7 @@ host stops, crashes or is killed; the next host finds them again. The command li
 
 Exit codes: 0 done, 1 refused, 2 usage, 3 host unreachable, 4 no such seat, persona or connector, 5 partly
 done, 75 uncertain, 130 interrupted.`,
-		Example: `  cotal-host serve --open              serve the workspace in this directory
+		Example: `  cotal-host serve                     serve the workspace in this directory
   cotal-host status
   cotal-host stop                      stop the host; seats go on running
   cotal-host stop --with-agents        stop the seats too, with proof`,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,20 +28,30 @@ func serveCmd() *cobra.Command {
 		Long: `Serve a workspace: start the message broker (or join one with --server), take back every seat an earlier
 host left running, and answer commands. It prints "ready" on standard output once it really serves.
 
+Every seat has a credential of its own, for what it may do, and so has every connection of the host. The keys are in
+.cotal/auth, and are made at the first start; a broker that was started elsewhere is told of them by what
+cotal-host auth export prints. With --open there are no keys: one token for everything. A workspace stays what it was.
+
 Without --root the workspace is this directory. In one that is below a workspace, and has no .cotal of its own, it
 is refused: --root says which of the two is meant.
 
 SIGINT, SIGTERM and SIGHUP stop the host and spare the seats: each is printed with the command that ends it.
-A second signal only makes it faster.`,
-		Example: `  cotal-host serve --open
-  cotal-host serve --open --root ~/work --server nats://127.0.0.1:4222 --token-file ~/nats.token`,
+A second signal only makes it faster.
+
+Exit code 75: the mesh did not let it begin, which may pass by itself; no seat was touched.`,
+		Example: `  cotal-host serve
+  cotal-host serve --server nats://nats.example:4222              after: cotal-host auth export
+  cotal-host serve --server nats://nats.example:4222 --keys ~/one  a second host of that space
+  cotal-host serve --open`,
 		Args: cli.NoArgs,
 	}
 	f := cmd.Flags()
-	f.BoolVar(&cfg.Open, "open", false, "open mode: whoever holds the broker's token may do everything (required for now)")
+	f.BoolVar(&cfg.Open, "open", false, "open mode, without credentials: whoever holds the broker's token may do everything")
+	f.BoolVar(&cfg.FreshAuth, "fresh-auth", false, "begin an empty authenticated space in a workspace that was served with --open; what is stored there is kept beside it")
+	f.StringVar(&cfg.Keys, "keys", "", "workspace that has the keys of the space, for several hosts of one space (default: the one that is served)")
 	f.StringVar(&cfg.Space, "space", "main", "space to serve")
 	f.StringVar(&cfg.Server, "server", "", "NATS server to join, nats://host:port (default: an embedded one)")
-	f.StringVar(&cfg.TokenFile, "token-file", "", "file that holds the token for --server")
+	f.StringVar(&cfg.TokenFile, "token-file", "", "file that holds the token for --server, with --open")
 	f.StringVar(&cfg.PluginsPath, "plugins", "", "plugins.toml to use alone (default: the workspace's over the user's over the one beside this program; an entry replaces the same one below it)")
 	f.StringVar(&cfg.Root, "root", "", "workspace to serve (default: this directory)")
 	f.StringVar(&cfg.Runtime, "runtime", "pty", "runtime for new seats; those of every other runtime are kept all the same")
@@ -52,13 +63,12 @@ A second signal only makes it faster.`,
 	level := f.String("log-level", "info", "what goes into the log: trace, debug, info, warn, error")
 	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]cobra.Completion{"trace", "debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.MarkFlagDirname("root")
+	_ = cmd.MarkFlagDirname("keys")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if st, err := os.Stat(cfg.Root); cfg.Root != "" && (err != nil || !st.IsDir()) {
 			return cli.Fail(cli.Usage, "--root %s: there is no such directory", cfg.Root)
 		}
 		switch {
-		case !cfg.Open:
-			return cli.Fail(cli.Usage, "pass --open: whoever holds the token of this host's broker may do everything then; there is no other mode yet, as users with rights of their own are not built. See docs/security.md")
 		case cfg.MaxSeats < 0 || cfg.MaxSeats > config.MaxMaxSeats:
 			return cli.Fail(cli.Usage, "--max-seats %d: use 1 to %d, or 0 for the default", cfg.MaxSeats, config.MaxMaxSeats)
 		case cfg.MaxSessions < 0:
@@ -67,6 +77,12 @@ A second signal only makes it faster.`,
 			return cli.Fail(cli.Usage, "--cooling %s: use 0s to 1h", *cooling)
 		case cfg.TokenFile != "" && cfg.Server == "":
 			return cli.Fail(cli.Usage, "--token-file is for --server; the embedded broker makes its own token")
+		case cfg.TokenFile != "" && !cfg.Open:
+			return cli.Fail(cli.Usage, "--token-file is for --open; without it the host shows credentials, by the keys in .cotal/auth")
+		case cfg.Open && cfg.FreshAuth:
+			return cli.Fail(cli.Usage, "--open and --fresh-auth exclude each other")
+		case cfg.Open && cfg.Keys != "":
+			return cli.Fail(cli.Usage, "--keys is not for --open: an open space has no keys")
 		}
 		if err := checkServer(cfg.Server); err != nil {
 			return err
@@ -90,7 +106,12 @@ A second signal only makes it faster.`,
 		ctx, done := context.WithCancel(cmd.Context())
 		defer done()
 		go boundHeap(ctx)
-		return h.Run(ctx)
+		if err := h.Run(ctx); errors.Is(err, host.ErrNotBegun) {
+			return cli.Fail(cli.Uncertain, "%w", err)
+		} else if err != nil {
+			return err
+		}
+		return nil
 	}
 	return cmd
 }
@@ -136,5 +157,5 @@ func belowText(dir, above string, held bool, rows []wire.AgentRow) string {
 	default:
 		text += "; to serve that: " + cli.ServeCommand(above, rows)
 	}
-	return text + "; to make a workspace of its own here: cotal-host serve --open --root ."
+	return text + "; to make a workspace of its own here: cotal-host serve --root ."
 }

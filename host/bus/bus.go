@@ -75,6 +75,9 @@ type Config struct {
 	Credentials Credentials
 	// OneShot makes a connection for one step: once lost, it does not come back.
 	OneShot bool
+	// Strict keeps nothing for later: what was asked or written and given up does not happen when a lost server is
+	// back. Records and leases are read and written over such a connection, or have one made for them.
+	Strict bool
 	// InProcess connects to the embedded server without the network stack.
 	InProcess InProcessProvider
 	// Name of the connection; default "cotal-host".
@@ -94,11 +97,15 @@ type Bus struct {
 	embedded bool
 	// dial opens a further connection to the same server, which Close closes too.
 	dial func(purpose string, more ...nats.Option) (*nats.Conn, error)
+	// strict: it keeps nothing for later. line ends with each connection to the server then.
+	strict bool
+	line   *lifeline
 
 	denied denials
 
 	mu    sync.Mutex
 	extra []*nats.Conn
+	back  []func() // called when a lost server is back
 }
 
 // Connect dials once and returns ErrUnreachable or ErrRefused (wrapped, with the address) when that
@@ -110,7 +117,9 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	if cfg.Name == "" {
 		cfg.Name = "cotal-host"
 	}
-	b := &Bus{log: cfg.Log, closed: make(chan struct{}), embedded: cfg.InProcess != nil}
+	b := &Bus{
+		log: cfg.Log, closed: make(chan struct{}), embedded: cfg.InProcess != nil, strict: cfg.Strict || cfg.OneShot, line: newLifeline(),
+	}
 	opts := []nats.Option{
 		nats.Timeout(timeLeft(ctx, connectTimeout)),
 		nats.MaxReconnects(-1),
@@ -122,8 +131,8 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	own := []nats.Option{
 		nats.Name(cfg.Name),
 		nats.ReconnectBufSize(reconnectBuf),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { b.onState(cfg.OnState, false, err) }),
-		nats.ReconnectHandler(func(*nats.Conn) { b.onState(cfg.OnState, true, nil) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { b.line.lost(); b.onState(cfg.OnState, false, err) }),
+		nats.ReconnectHandler(func(*nats.Conn) { b.onState(cfg.OnState, true, nil); b.isBack() }),
 		nats.ClosedHandler(func(*nats.Conn) { close(b.closed) }),
 	}
 	where := cfg.URL
@@ -143,6 +152,9 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	}
 	if cfg.OneShot {
 		opts = append(opts, nats.NoReconnect())
+	}
+	if b.strict {
+		own = append(own, nats.ReconnectBufSize(-1), nats.CustomReconnectDelay(soon))
 	}
 	if cfg.InProcess != nil {
 		where = "in-process"
@@ -213,6 +225,22 @@ func (b *Bus) onError(_ *nats.Conn, sub *nats.Subscription, err error) {
 	}
 	b.denied.note(err)
 	b.log.Warn("mesh server reports a problem", "err", err)
+}
+
+// onBack has fn called each time that a lost server is back.
+func (b *Bus) onBack(fn func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.back = append(b.back, fn)
+}
+
+func (b *Bus) isBack() {
+	b.mu.Lock()
+	back := slices.Clone(b.back)
+	b.mu.Unlock()
+	for _, fn := range back {
+		fn()
+	}
 }
 
 // Connected reports whether the server is reachable now.

@@ -17,9 +17,12 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
-// leaseReconnect is how long the connection of the leases waits at most before it tries to reach a lost server
+// leaseReconnect is how long a connection of leases waits at most before it tries to reach a lost server
 // again: a lease that nobody could write for a TTL is over.
 const leaseReconnect = time.Second
+
+// soon is backoff with that bound.
+func soon(attempts int) time.Duration { return min(backoff(attempts), leaseReconnect) }
 
 // firstRevision bounds the first revision of a bucket that is made; whoever reads numbers as doubles has room left to count.
 const firstRevision = 1 << 50
@@ -35,8 +38,8 @@ type LeaseRow struct {
 // Leases is the bucket of the liveness leases of a space, one row for each instance of its managers. The broker drops
 // a row that was not written for wire.LeaseTTL. Reads are answered by the leader, writes are compare-and-set.
 //
-// It has a connection of its own that keeps nothing for later: a renewal that was given up must not happen when the
-// server is back, when it may be somebody else's lease. Once it was found or made, the bucket is never made again: who
+// It has a connection of its own that keeps nothing for later (a Strict bus is one): a renewal that was given up must
+// not happen when the server is back, when it may be somebody else's lease. Once it was found or made, the bucket is never made again: who
 // holds what is unknown without it. A principal that holds leases needs, on that connection, to publish to
 // $KV.<bucket>.<instance id>, $JS.API.STREAM.INFO.KV_<bucket> and $JS.API.STREAM.MSG.GET.KV_<bucket>, and where nobody
 // has made the bucket yet, $JS.API.STREAM.CREATE.KV_<bucket>.
@@ -47,6 +50,7 @@ type Leases struct {
 	known  func(name string) bool
 	made   func(name string) error
 	up     chan struct{}
+	shared bool // the connection is that of the bus
 
 	opening chan struct{} // a token: one opens at a time
 	mu      sync.Mutex
@@ -60,6 +64,8 @@ type LeasesConfig struct {
 	Known func(name string) bool
 	Made  func(name string) error
 	TTL   time.Duration // of a row; default wire.LeaseTTL, which the contract demands; tests shorten it
+	// Remade: somebody who may make the bucket found it gone and made it anew just now. See Leases.Remade.
+	Remade bool
 }
 
 // Leases opens the leases of a space. Nothing is asked of the server before Open or the first operation, which may make
@@ -73,7 +79,7 @@ func (b *Bus) Leases(cfg LeasesConfig) (*Leases, error) {
 	}
 	ttl := cmp.Or(cfg.TTL, wire.LeaseTTL)
 	l := &Leases{
-		bucket: bucket, known: cfg.Known, made: cfg.Made, up: make(chan struct{}, 1), opening: make(chan struct{}, 1),
+		bucket: bucket, known: cfg.Known, made: cfg.Made, remade: cfg.Remade, up: make(chan struct{}, 1), opening: make(chan struct{}, 1),
 		// What client libraries make for a key-value bucket with a TTL, since they open these as such.
 		want: messageStore{
 			Name: wire.BucketStream(bucket), Subjects: []string{wire.BucketSubject(bucket, ">")}, Retention: "limits", Storage: "file",
@@ -81,17 +87,22 @@ func (b *Bus) Leases(cfg LeasesConfig) (*Leases, error) {
 			DuplicateWindow: ttl, AllowDirect: true, AllowRollup: true, DenyDelete: true,
 		},
 	}
-	l.r = &Records{space: cfg.Space, denied: &b.denied}
-	l.r.link.Store(newLink())
-	l.r.nc, err = b.dial("leases", nats.ReconnectBufSize(-1),
-		nats.CustomReconnectDelay(func(n int) time.Duration { return min(backoff(n), leaseReconnect) }),
-		nats.DisconnectErrHandler(func(*nats.Conn, error) { l.r.link.Swap(newLink()).lose() }),
-		nats.ReconnectHandler(func(*nats.Conn) {
-			select {
-			case l.up <- struct{}{}:
-			default:
-			}
-		}))
+	back := func() {
+		select {
+		case l.up <- struct{}{}:
+		default:
+		}
+	}
+	l.r = &Records{space: cfg.Space, denied: &b.denied, nc: b.nc, link: b.line}
+	if b.strict {
+		l.shared = true
+		b.onBack(back)
+		return l, nil
+	}
+	l.r.link = newLifeline()
+	l.r.nc, err = b.dial("leases", nats.ReconnectBufSize(-1), nats.CustomReconnectDelay(soon),
+		nats.DisconnectErrHandler(func(*nats.Conn, error) { l.r.link.lost() }),
+		nats.ReconnectHandler(func(*nats.Conn) { back() }))
 	if err != nil {
 		return nil, fmt.Errorf("open leases: %w", err)
 	}
@@ -318,5 +329,9 @@ func (l *Leases) List(ctx context.Context) ([]LeaseRow, error) {
 	return rows, nil
 }
 
-// Close ends the connection.
-func (l *Leases) Close() { l.r.nc.Close() }
+// Close ends the connection that was made for the leases. The one of a Strict bus ends with it.
+func (l *Leases) Close() {
+	if !l.shared {
+		l.r.nc.Close()
+	}
+}

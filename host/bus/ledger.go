@@ -19,15 +19,15 @@ const headerTTL = "Nats-TTL"
 // jsTTLDisabled: the stream does not forget single messages.
 const jsTTLDisabled nats.ErrorCode = 10166
 
-// Rows are the records of a space over this connection: nothing is made and nothing is looked for, so that a
-// credential for a few rows is enough. They end with the connection.
+// Rows are the records of a space over this connection, which has to be a Strict or a OneShot one where anything is
+// written: nothing is made and nothing is looked for, so that a credential for a few rows is enough. They end with the
+// connection.
 func (b *Bus) Rows(space string) (*Records, error) {
 	stores, err := recordStores(space)
 	if err != nil {
 		return nil, fmt.Errorf("open rows: %w", err)
 	}
-	r := &Records{space: space, names: map[string]string{}, nc: b.nc, denied: &b.denied}
-	r.link.Store(newLink())
+	r := &Records{space: space, names: map[string]string{}, nc: b.nc, denied: &b.denied, link: b.line}
 	for what, c := range stores {
 		r.names[what] = c.Name
 	}
@@ -77,8 +77,3 @@ func (r *Records) writeFor(ctx context.Context, what string, key wire.Key, value
 	}
 	return ack.Seq, nil
 }
-
-// Make makes the bucket of leases, unless it is there: with a credential that may, ahead of those that hold leases.
-//
-// Errors: as of the operations.
-func (l *Leases) Make(ctx context.Context) error { return l.open(ctx) }

@@ -173,9 +173,7 @@ func (r *Records) channelDefaults(ctx context.Context) error {
 
 // messages asks the store over the bus's own connection: what is asked here is harmless when it comes late.
 func (b *Bus) messages(space string) *Records {
-	r := &Records{nc: b.nc, space: space, denied: &b.denied}
-	r.link.Store(newLink())
-	return r
+	return &Records{nc: b.nc, space: space, denied: &b.denied, link: b.line}
 }
 
 // Mesh is a client of a space on the bus's own connection, for what a host does as a participant. It ends with

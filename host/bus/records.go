@@ -52,7 +52,7 @@ type Records struct {
 	names map[string]string // stream by what it is for, see recordStores
 	// link ends when the connection is lost, and another one takes its place: what waits for an answer then
 	// need not wait any longer.
-	link   atomic.Pointer[link]
+	link   *lifeline
 	denied *denials // of the bus
 }
 
@@ -65,6 +65,18 @@ func newLink() *link {
 	up, lose := context.WithCancel(context.Background())
 	return &link{up, lose}
 }
+
+// lifeline is the link of a connection as it is now.
+type lifeline struct{ atomic.Pointer[link] }
+
+func newLifeline() *lifeline {
+	l := &lifeline{}
+	l.Store(newLink())
+	return l
+}
+
+// lost ends what waits for an answer over the connection that was.
+func (l *lifeline) lost() { l.Swap(newLink()).lose() }
 
 // Entry is one row as it was read.
 type Entry struct {

@@ -124,14 +124,14 @@ func (b *Bus) Records(ctx context.Context, space string, known func(name string)
 	if err != nil {
 		return nil, fmt.Errorf("open records: %w", err)
 	}
-	r := &Records{space: space, names: map[string]string{}, denied: &b.denied}
-	r.link.Store(newLink())
-	nc, err := b.dial("records", nats.ReconnectBufSize(-1),
-		nats.DisconnectErrHandler(func(*nats.Conn, error) { r.link.Swap(newLink()).lose() }))
-	if err != nil {
-		return nil, fmt.Errorf("open records: %w", err)
+	r := &Records{space: space, names: map[string]string{}, denied: &b.denied, nc: b.nc, link: b.line}
+	if !b.strict {
+		r.link = newLifeline()
+		r.nc, err = b.dial("records", nats.ReconnectBufSize(-1), nats.DisconnectErrHandler(func(*nats.Conn, error) { r.link.lost() }))
+		if err != nil {
+			return nil, fmt.Errorf("open records: %w", err)
+		}
 	}
-	r.nc = nc
 	for what, c := range stores {
 		r.names[what] = c.Name
 	}
@@ -147,7 +147,9 @@ func (b *Bus) Records(ctx context.Context, space string, known func(name string)
 		}
 	}
 	if err != nil {
-		nc.Close()
+		if !b.strict {
+			r.nc.Close()
+		}
 		return nil, fmt.Errorf("open records: %w", err)
 	}
 	return r, nil
@@ -175,7 +177,7 @@ func opened(results <-chan error, n int, what string) error {
 		slices.Sort(lost)
 		errs = append(errs, fmt.Errorf("%w: this host has kept %s in %s, and the broker has no such stream: "+
 			"bring the broker's store back from a backup, or connect to the broker that has it; "+
-			"to give up what was kept there, move journal.db away: seats are found without it", ErrStoreLost, what, strings.Join(lost, ", ")))
+			"to go on without what was kept there: cotal-host doctor --repair; in an open space move journal.db away; seats are found all the same", ErrStoreLost, what, strings.Join(lost, ", ")))
 	}
 	return errors.Join(errs...)
 }

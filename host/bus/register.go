@@ -84,6 +84,10 @@ func (b *Bus) Register(ctx context.Context, rec *Records, cfg RegisterConfig) (*
 	return r, r.Again(ctx)
 }
 
+// Through goes on over other records: those that register need not be those that look after it. It is not called
+// beside anything else.
+func (r *Registration) Through(rec *Records) { r.rec = rec }
+
 // Again goes on with a registration that did not come to its end. Errors: as of Register.
 func (r *Registration) Again(ctx context.Context) error {
 	for _, step := range []struct {

@@ -3,7 +3,7 @@
 //
 //	.cotal/host/             0700, owned by this user, no symbolic link
 //	  host.lock              flock held while a host runs; never deleted; names the holder
-//	  instance.json          {schema, instanceId, epoch, port, created}
+//	  instance.json          {schema, instanceId, epoch, port, created, mode}
 //	  endpoint.json          how clients on this machine find the host
 //	  broker.token           secret of the embedded broker, 0600
 //
@@ -57,10 +57,20 @@ type Instance struct {
 	Dir     string    // Root/.cotal/host
 	Created time.Time // of the identity
 	Port    int       // TCP port of the embedded broker as recorded, or 0; changed by SetPort only
+	Mode    Mode      // how it was served as recorded; changed by SetMode only
 
-	mu   sync.Mutex // guards Port and lock
+	mu   sync.Mutex // guards Port, Mode and lock
 	lock *os.File
 }
+
+// Mode is how a workspace is served.
+type Mode string
+
+// Modes. A workspace that says nothing was served open, or never.
+const (
+	ModeUnsaid        Mode = ""
+	ModeAuthenticated Mode = "authenticated"
+)
 
 // Open makes this process the host of the workspace: it takes host.lock, loads instance.json or
 // creates it, and raises the epoch. The new epoch is on disk, through power loss, before Open
@@ -127,7 +137,7 @@ func (i *Instance) boot(witness Witness) error {
 	if err := writeRecord(i.Dir, rec); err != nil {
 		return err
 	}
-	i.ID, i.Epoch, i.Port, i.Created = rec.InstanceID, rec.Epoch, rec.Port, rec.Created
+	i.ID, i.Epoch, i.Port, i.Created, i.Mode = rec.InstanceID, rec.Epoch, rec.Port, rec.Created, rec.Mode
 	return nil
 }
 
@@ -144,12 +154,33 @@ func (i *Instance) SetPort(port int) error {
 	if port == i.Port {
 		return nil
 	}
-	rec := record{Schema: schema, InstanceID: i.ID, Epoch: i.Epoch, Port: port, Created: i.Created}
-	if err := writeRecord(i.Dir, rec); err != nil {
+	if err := i.rewrite(port, i.Mode); err != nil {
 		return err
 	}
 	i.Port = port
 	return nil
+}
+
+// SetMode records how the workspace is served, durably.
+func (i *Instance) SetMode(mode Mode) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.lock == nil {
+		return fmt.Errorf("set mode: %w", fs.ErrClosed)
+	}
+	if mode == i.Mode {
+		return nil
+	}
+	if err := i.rewrite(i.Port, mode); err != nil {
+		return err
+	}
+	i.Mode = mode
+	return nil
+}
+
+// rewrite writes the record with another port or mode.
+func (i *Instance) rewrite(port int, mode Mode) error {
+	return writeRecord(i.Dir, record{Schema: schema, InstanceID: i.ID, Epoch: i.Epoch, Port: port, Created: i.Created, Mode: mode})
 }
 
 // WriteEndpoint replaces endpoint.json in one step, mode 0600.
@@ -224,6 +255,7 @@ type record struct {
 	Epoch      uint64    `json:"epoch"`
 	Port       int       `json:"port"`
 	Created    time.Time `json:"created"`
+	Mode       Mode      `json:"mode,omitempty"`
 }
 
 // maxEpoch keeps the epoch exact in JSON readers that hold numbers as doubles.
@@ -282,6 +314,8 @@ func parseRecord(raw []byte) (record, error) {
 		return record{}, fmt.Errorf("epoch: %d is out of range", rec.Epoch)
 	case rec.Port < 0 || rec.Port > 65535:
 		return record{}, fmt.Errorf("port: %d is not a TCP port", rec.Port)
+	case rec.Mode != ModeUnsaid && rec.Mode != ModeAuthenticated:
+		return record{}, fmt.Errorf("mode: %q is none that this build knows", rec.Mode)
 	}
 	return rec, nil
 }

@@ -57,6 +57,11 @@ func CredentialFile(space, alias, uid string) string {
 	return credsDir(space) + alias + "." + uid + ".creds"
 }
 
+// OperatorFile is the name of the credential of the person who runs an instance: of the CLI on its machine.
+func OperatorFile(space, instance string) string {
+	return credsDir(space) + instance + ".operator.creds"
+}
+
 // staleKey is how old a signing key gets before a rotation is proposed.
 const staleKey = 365 * 24 * time.Hour
 

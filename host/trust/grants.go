@@ -110,10 +110,13 @@ func (g *grants) supervisor() {
 	g.own()
 	g.serve(g.endpoint, g.instance, g.commands)
 	g.present()
+}
+
+func (g *grants) leaseholder() {
+	g.own()
 	g.publish(g.key(wire.BucketManager, g.instance))
 	g.info(g.kv(wire.BucketManager))
 	g.read(g.kv(wire.BucketManager))
-	g.publish(api("INFO"))
 }
 
 func (g *grants) watcher() {
@@ -139,7 +142,19 @@ func (g *grants) goalWriter() {
 
 func (g *grants) session() {
 	g.own()
-	rail := g.p("eps." + wire.EndpointToken(g.endpoint) + "." + g.scope.Session + "." + strconv.FormatUint(g.scope.Epoch, 10) + ".")
+	g.rail(g.scope.Session, g.scope.Epoch)
+}
+
+func (g *grants) farewell() {
+	g.own()
+	for _, past := range g.scope.Past {
+		g.rail(past.ID, past.Epoch)
+	}
+}
+
+// rail is the serving side of one attach session.
+func (g *grants) rail(session string, epoch uint64) {
+	rail := g.p("eps." + wire.EndpointToken(g.endpoint) + "." + session + "." + strconv.FormatUint(epoch, 10) + ".")
 	g.publish(rail + wire.SessionOut)
 	g.subscribe(rail + wire.SessionIn)
 }

@@ -13,14 +13,19 @@ type Profile string
 
 // Profiles. What each may do stands in the table below, and nowhere else.
 const (
-	// Supervisor is the one credential of a host that stays: it serves, holds the lease, and is present.
+	// Supervisor is the credential of a host that serves and is present.
 	Supervisor Profile = "supervisor"
+	// Leaseholder holds the lease of the host's instance, and nothing else. It is there before the instance is
+	// registered, which the supervisor is not: who may register is known by the lease.
+	Leaseholder Profile = "leaseholder"
 	// Watcher sees who is present. It is apart from the supervisor, which makes no consumer anywhere.
 	Watcher Profile = "watcher"
 	// GoalWriter keeps the goals of the manager endpoint.
 	GoalWriter Profile = "goal-writer"
 	// Session serves one attach session.
 	Session Profile = "session"
+	// Farewell tells the holders of attach sessions of earlier incarnations that they are over.
+	Farewell Profile = "farewell"
 	// SetUp makes the streams and buckets of a space that are missing.
 	SetUp Profile = "set-up"
 	// Executor writes gates, heads and ledger rows: of the host's own instance with its registration, or, with a
@@ -53,6 +58,7 @@ const (
 	oneShotLife  = 5 * time.Minute
 	evictorLife  = time.Minute
 	operatorLife = time.Hour
+	farewellLife = 15 * time.Minute
 )
 
 // field is a field of Scope, by the name that messages use.
@@ -64,6 +70,7 @@ const (
 	fAlias   field = "alias"
 	fOpID    field = "operation id"
 	fSession field = "session"
+	fPast    field = "past sessions"
 	fRole    field = "role"
 	fRead    field = "read"
 	fWrite   field = "write"
@@ -90,8 +97,12 @@ type profile struct {
 // table is every profile. The order is that of docs/security.md.
 var table = []profile{
 	{
-		name: Supervisor, duty: "serves the host's commands, holds its lease, publishes its presence", life: MaxLife, standing: true,
+		name: Supervisor, duty: "serves the host's commands, publishes its presence", life: MaxLife, standing: true,
 		needs: []field{fEpoch}, grant: (*grants).supervisor,
+	},
+	{
+		name: Leaseholder, duty: "holds the lease of the host's instance", life: MaxLife, standing: true, unregistered: true,
+		grant: (*grants).leaseholder,
 	},
 	{
 		name: Watcher, duty: "sees who is present", life: MaxLife, standing: true,
@@ -104,6 +115,10 @@ var table = []profile{
 	{
 		name: Session, duty: "carries one attach session", life: MaxLife,
 		needs: []field{fEpoch, fSession}, grant: (*grants).session,
+	},
+	{
+		name: Farewell, duty: "tells the holders of attach sessions of earlier incarnations that they are over", life: farewellLife,
+		needs: []field{fPast}, grant: (*grants).farewell,
 	},
 	{
 		name: SetUp, duty: "makes missing streams and buckets of the space", life: evictorLife, unregistered: true,
@@ -185,6 +200,7 @@ func (s Scope) set() []field {
 		{fAlias, s.Alias != ""},
 		{fOpID, s.OpID != ""},
 		{fSession, s.Session != ""},
+		{fPast, len(s.Past) > 0},
 		{fRole, s.Role != ""},
 		{fRead, len(s.Read) > 0},
 		{fWrite, len(s.Write) > 0},
@@ -229,6 +245,11 @@ func (p profile) check(s Scope) error {
 		return bad(fEpoch, "is more than 2^53-1")
 	case (s.Alias != "" || s.OpID != "") && s.Target.IsZero():
 		return bad(fTarget, "is missing")
+	}
+	for _, past := range s.Past {
+		if !wire.ValidSessionID(past.ID) || past.Epoch == 0 || past.Epoch > wire.MaxInteger {
+			return bad(fPast, "has one that is not 22 to 64 characters [A-Za-z0-9_-] of an epoch from 1 to 2^53-1")
+		}
 	}
 	for _, l := range []struct {
 		name field

@@ -50,9 +50,11 @@ func holders(uid string) []holder {
 	spawner.Role, spawner.Spawn = "reviewer", true
 	return []holder{
 		{"supervisor", Request{Profile: Supervisor, Scope: Scope{Epoch: 1}}},
+		{"leaseholder", Request{Profile: Leaseholder}},
 		{"watcher", Request{Profile: Watcher}},
 		{"goal-writer", Request{Profile: GoalWriter}},
 		{"session", Request{Profile: Session, Scope: Scope{Epoch: 1, Session: session}}},
+		{"farewell", Request{Profile: Farewell, Scope: Scope{Past: []PastSession{{ID: session, Epoch: 1}}}}},
 		{"executor", Request{Profile: Executor}},
 		{"executor-of-life", Request{Profile: Executor, Scope: Scope{Target: target, Alias: "reviewer", OpID: opID}}},
 		{"provisioner", Request{Profile: Provisioner, Scope: Scope{Target: target, Role: "reviewer"}}},
@@ -438,7 +440,7 @@ func judge(t *testing.T, got map[string][]string) {
 	only(`^pub key auth`, "executor", "executor-of-life")
 	only(`^pub key records (lifecycle|uid|frontier|govern|policy|signer|handle|mgrslot)`, "executor", "executor-of-life")
 	only(`^pub key (issued|accepted|admission)`)
-	only(`^pub key manager`, "supervisor")
+	only(`^pub key manager`, "leaseholder")
 	only(`^pub (chat|direct|service) as stranger|^pub call .* as stranger|^sub (direct|replies|inbox) .*stranger`)
 	only(`^sub goal events of stranger`, "operator")
 	only(`^pub (durable \S+|ack) dm stranger`)

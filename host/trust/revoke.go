@@ -87,7 +87,7 @@ func (a *Static) revokeRows(ctx context.Context, of Life) (map[string]int, error
 			if err != nil {
 				return fmt.Errorf("%w: %w", bus.ErrCorrupt, err)
 			}
-			if of == a.own() && a.minted.has(c.CredentialID) {
+			if of == a.own() && a.minted.has(c) {
 				continue
 			}
 			holders[c.HolderPrincipal]++
@@ -111,8 +111,14 @@ func (a *Static) asExecutorOf(ctx context.Context, of Life, do func(*bus.Records
 	return a.asExecutor(ctx, Scope{Target: wire.Caller{Owner: wire.OwnerLocal, Actor: "_", UID: of.UID}}, do)
 }
 
-// markRevoked marks one row. There is no way back, so a lost race is a race that another revocation won.
+// markRevoked marks one row, which stays until its credential's end.
 func (a *Static) markRevoked(ctx context.Context, rec *bus.Records, key wire.Key) error {
+	return a.mark(ctx, rec, key, MaxLife)
+}
+
+// mark marks one row as revoked, and keeps it for as long as its credential lasts, but at most for keep. There is no way
+// back, so a lost race is a race that another revocation won.
+func (a *Static) mark(ctx context.Context, rec *bus.Records, key wire.Key, keep time.Duration) error {
 	for range gateTries {
 		row, err := rec.Get(ctx, key)
 		if errors.Is(err, bus.ErrAbsent) {
@@ -133,7 +139,7 @@ func (a *Static) markRevoked(ctx context.Context, rec *bus.Records, key wire.Key
 		if err != nil {
 			return err
 		}
-		_, err = rec.UpdateFor(ctx, key, value, row.Rev, time.UnixMilli(c.Exp).Sub(a.cfg.Now()))
+		_, err = rec.UpdateFor(ctx, key, value, row.Rev, min(keep, time.UnixMilli(c.Exp).Sub(a.cfg.Now())))
 		if !errors.Is(err, bus.ErrConflict) {
 			return err
 		}

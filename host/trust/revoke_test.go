@@ -316,7 +316,7 @@ func TestATakeoverEndsTheCredentialsOfTheIncarnationBefore(t *testing.T) {
 	}
 	r.auth = next
 	for id, row := range r.ledger(next.own()) {
-		if row.State == wire.CredentialActive && !next.minted.has(id) {
+		if row.State == wire.CredentialActive && !next.minted.has(row) {
 			t.Errorf("row %s of the incarnation before is active", id)
 		}
 	}

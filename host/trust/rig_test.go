@@ -126,7 +126,7 @@ func (r *rig) setUp() {
 			return err
 		}
 		defer ls.Close()
-		if err := ls.Make(ctx); err != nil {
+		if err := ls.Open(ctx); err != nil {
 			return err
 		}
 		return b.SetUpMessaging(ctx, space, nothing, anything)

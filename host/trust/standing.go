@@ -23,6 +23,7 @@ type Standing struct {
 	now  func() time.Time
 	// deliver hands a renewed credential to its holder; nil: the holder asks.
 	deliver func(context.Context, Credential) error
+	asked   chan struct{} // gets a value when one that has ended was asked for
 
 	mu      sync.Mutex
 	current Credential
@@ -53,7 +54,8 @@ func (a *Static) Stand(ctx context.Context, r Request) (*Standing, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Standing{auth: a, req: r, now: a.cfg.Now, current: c}, nil
+	r.Over = nil // it ends long before the first renewal
+	return &Standing{auth: a, req: r, now: a.cfg.Now, asked: make(chan struct{}, 1), current: c}, nil
 }
 
 // Adopt goes on with a credential that is a file: its holder outlives the host that minted it. Nothing is minted
@@ -93,7 +95,10 @@ func (a *Static) Adopt(r Request, file []byte) (*Standing, error) {
 	case claims.Expires == 0:
 		return nil, fmt.Errorf("adopt credential: %w: it has no end", ErrRefused)
 	}
-	return &Standing{auth: a, req: r, now: a.cfg.Now, current: Credential{
+	if !p.agent {
+		a.minted.adopt(a.Principal(claims.Subject))
+	}
+	return &Standing{auth: a, req: r, now: a.cfg.Now, asked: make(chan struct{}, 1), current: Credential{
 		ID: credentialID(token), Profile: p.name, Public: claims.Subject, Issued: time.Unix(claims.IssuedAt, 0), Expires: time.Unix(claims.Expires, 0),
 		token: token, seed: r.Key.Seed, now: a.cfg.Now,
 	}}, nil
@@ -114,8 +119,20 @@ func ToFile(store SecretStore, name string) func(context.Context, Credential) er
 // Configure sets what Run does beside renewing; before Run.
 func (s *Standing) Configure(cfg StandingConfig) { s.deliver = cfg.Deliver }
 
-// Token is the latest user JWT. Error: ErrExpired.
-func (s *Standing) Token() (string, error) { return s.Current().Token() }
+// Token is the latest user JWT. One that has ended is renewed as soon as it is asked for: a connection that asks has
+// met a broker.
+//
+// Error: ErrExpired.
+func (s *Standing) Token() (string, error) {
+	token, err := s.Current().Token()
+	if err != nil {
+		select {
+		case s.asked <- struct{}{}:
+		default:
+		}
+	}
+	return token, err
+}
 
 // Sign signs what the broker asks.
 func (s *Standing) Sign(nonce []byte) ([]byte, error) { return s.Current().Sign(nonce) }
@@ -149,12 +166,14 @@ func (s *Standing) Run(ctx context.Context) {
 		t := time.NewTimer(min(wait, renewalLook))
 		select {
 		case <-t.C:
+			if wait > renewalLook {
+				continue // a clock that was set, or a machine that slept, is seen within a minute
+			}
+		case <-s.asked:
+			t.Stop()
 		case <-ctx.Done():
 			t.Stop()
 			return
-		}
-		if wait > renewalLook {
-			continue // a clock that was set, or a machine that slept, is seen within a minute
 		}
 		if err := s.Renew(ctx); errors.Is(err, ErrGate) && s.ended() {
 			return

@@ -103,7 +103,7 @@ func (a *Static) own() Life { return Life{UID: a.cfg.Instance, Endpoint: a.cfg.E
 func (a *Static) dial(ctx context.Context, c Credential) (*bus.Bus, error) {
 	cfg := a.cfg.Reach
 	cfg.Token, cfg.TokenFile, cfg.CredsFile = "", "", ""
-	cfg.Credentials, cfg.OneShot, cfg.Name = c, true, "cotal-host "+string(c.Profile)
+	cfg.Credentials, cfg.OneShot, cfg.Strict, cfg.Name = c, true, true, "cotal-host "+string(c.Profile)
 	cfg.OnState = func(bool, string) {} // it is gone in a moment
 	if cfg.Log == nil {
 		cfg.Log = a.cfg.Log
@@ -115,10 +115,21 @@ func (a *Static) dial(ctx context.Context, c Credential) (*bus.Bus, error) {
 	return b, nil
 }
 
-// minted remembers credentials until their end.
+// minted remembers credentials until their end, and whose are gone on with.
 type minted struct {
-	mu  sync.Mutex
-	ids map[string]time.Time
+	mu      sync.Mutex
+	ids     map[string]time.Time
+	holders map[string]bool // principals
+}
+
+// adopt remembers a holder whose credential this process goes on renewing.
+func (m *minted) adopt(p wire.Principal) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.holders == nil {
+		m.holders = map[string]bool{}
+	}
+	m.holders[p.String()] = true
 }
 
 func (m *minted) add(c Credential, now time.Time) {
@@ -131,11 +142,13 @@ func (m *minted) add(c Credential, now time.Time) {
 	m.ids[c.ID] = c.Expires
 }
 
-func (m *minted) has(id string) bool {
+// has reports whether a credential is of this process, or of a holder that it goes on with: who refuses the key of that
+// one refuses every credential of it.
+func (m *minted) has(c wire.CredentialRow) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, ok := m.ids[id]
-	return ok
+	_, ok := m.ids[c.CredentialID]
+	return ok || m.holders[c.HolderPrincipal]
 }
 
 // turns is one token for each gate that somebody mints under now.

@@ -137,14 +137,17 @@ func TestAnAgentHasAllItNeeds(t *testing.T) {
 	}
 }
 
-// The one credential of a host that stays holds its lease; whoever copies it mints, provisions, reads and purges
-// nothing. What it does reach is in testdata/reach.txt.
+// The credentials of a host that stay serve and hold its lease; whoever copies them mints, provisions, reads and purges
+// nothing. What they do reach is in testdata/reach.txt.
 //
 // proves: START-7
-func TestASupervisorHoldsItsLeaseAndItsCopyDoesNothingElse(t *testing.T) {
+func TestALeaseholderHoldsTheLeaseAndACopyOfTheSupervisorDoesNothingElse(t *testing.T) {
 	r := newRig(t)
 	b := r.serve(&sync.Map{})
-	ls, err := b.Leases(bus.LeasesConfig{Space: space, Known: func(string) bool { return false }, Made: anything})
+	holder, err := bus.Connect(t.Context(), bus.Config{URL: r.br.URL(), Strict: true, Credentials: r.mint(Request{Profile: Leaseholder})})
+	must(t, err)
+	defer holder.Close()
+	ls, err := holder.Leases(bus.LeasesConfig{Space: space, Known: func(string) bool { return false }, Made: anything})
 	must(t, err)
 	defer ls.Close()
 	rev, err := ls.Create(t.Context(), inst1, []byte(`{}`))
