@@ -32,11 +32,11 @@ type bareServer struct {
 
 // bare starts a responder on the broker at url, on a connection of its own, that answers with size bytes, and
 // returns another connection that asks it.
-func bare(b *testing.B, url, token string, size int) *bareServer {
+func bare(b *testing.B, url string, who nats.Option, size int) *bareServer {
 	b.Helper()
 	var ends [2]*nats.Conn
 	for i := range ends {
-		nc, err := nats.Connect(url, nats.Token(token))
+		nc, err := nats.Connect(url, who)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -60,15 +60,22 @@ func (s *bareServer) ask(body []byte) error {
 	return err
 }
 
-// serverOf is the address and token of the broker of a world.
-func serverOf(b *testing.B, w *harness.World) (string, string) {
+// serverOf is the address of the broker of a world, and what makes it take a connection that may do everything.
+func serverOf(b *testing.B, w *harness.World) (string, nats.Option) {
 	b.Helper()
 	e := w.Endpoint()
+	if e.TokenFile == "" {
+		all, err := harness.NewEverything(w.Root)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return e.URL, nats.UserJWT(all.Token, all.Sign)
+	}
 	token, err := mesh.ReadToken(e.TokenFile)
 	if err != nil {
 		b.Fatal(err)
 	}
-	return e.URL, token
+	return e.URL, nats.Token(token)
 }
 
 // read is one read of the manager over an open client.
@@ -80,7 +87,7 @@ func read(ctx context.Context, c *mesh.Client, command string, args, dst any) (t
 
 // psAgainstBare measures ps with one client, each call beside one bare request of the same size, and then the
 // rate of 16 clients, in turns with 16 bare ones.
-func psAgainstBare(b *testing.B, url, token string, dial func() *mesh.Client, seats int) {
+func psAgainstBare(b *testing.B, url string, who nats.Option, dial func() *mesh.Client, seats int) {
 	b.Helper()
 	c := dial()
 	var rows json.RawMessage
@@ -90,7 +97,7 @@ func psAgainstBare(b *testing.B, url, token string, dial func() *mesh.Client, se
 	if n := strings.Count(string(rows), `"lifecycleUid"`); n != seats {
 		b.Fatalf("ps lists %d seats, want %d", n, seats)
 	}
-	plain := bare(b, url, token, len(rows))
+	plain := bare(b, url, who, len(rows))
 	request := make([]byte, 512)
 	var ps, echo samples
 	for b.Loop() {
@@ -120,7 +127,7 @@ func psAgainstBare(b *testing.B, url, token string, dial func() *mesh.Client, se
 			_, err := read(b.Context(), c, wire.CmdPs, nil, &rows)
 			return err
 		})
-		p := bare(b, url, token, len(rows))
+		p := bare(b, url, who, len(rows))
 		bares = append(bares, func() error { return p.ask(request) })
 	}
 	var rate, bareRate []float64
@@ -164,8 +171,8 @@ func BenchmarkPs32(b *testing.B) {
 		names[i] = fmt.Sprintf("q%d", i)
 	}
 	launchAll(b, w, w.Mesh(), names)
-	url, token := serverOf(b, w)
-	psAgainstBare(b, url, token, w.Mesh, len(names))
+	url, who := serverOf(b, w)
+	psAgainstBare(b, url, who, w.Mesh, len(names))
 }
 
 // BenchmarkPs500: ps with 500 seats that are rows only, of which ten change before each answer. The endpoint, its
@@ -201,7 +208,7 @@ func BenchmarkPs500(b *testing.B) {
 		b.Cleanup(c.Close)
 		return c
 	}
-	psAgainstBare(b, br.URL(), token, dial, seats)
+	psAgainstBare(b, br.URL(), nats.Token(token), dial, seats)
 }
 
 // rowsOnly are seats that are nothing but rows.
@@ -248,81 +255,107 @@ const readEvery = 2 * time.Millisecond
 // request, each again 2 ms after its answer: readers that never pause would be the load they measure. The spawns are
 // started together, again and again; only reads that began and ended among them count.
 func BenchmarkReadsWhileSpawning(b *testing.B) {
-	w := harness.New(b)
+	r := newReaders(b, harness.New(b))
+	for i := 0; b.Loop(); i++ {
+		r.burst(b, i)
+	}
+	b.ReportMetric(0, "ns/op")
+	r.report(b, "")
+}
+
+// readers read a host while it spawns.
+type readers struct {
+	w         *harness.World
+	c         *mesh.Client
+	plain     *bareServer
+	reads     []oneRead
+	took      map[string]*samples
+	all, echo samples
+}
+
+type oneRead struct {
+	command string
+	args    any
+}
+
+func newReaders(b *testing.B, w *harness.World) *readers {
+	b.Helper()
 	w.Start(harness.HostOptions{})
-	c := w.Mesh()
+	r := &readers{w: w, c: w.Mesh(), took: map[string]*samples{}}
 	names := make([]string, 12)
 	for i := range names {
 		names[i] = fmt.Sprintf("r%d", i)
 	}
-	standing := launchAll(b, w, c, names)
-	url, token := serverOf(b, w)
-	plain := bare(b, url, token, 6000)
-	reads := []struct {
-		command string
-		args    any
-	}{
+	standing := launchAll(b, w, r.c, names)
+	url, who := serverOf(b, w)
+	r.plain = bare(b, url, who, 6000)
+	r.reads = []oneRead{
 		{wire.CmdPs, nil},
 		{wire.CmdStatus, nil},
 		{wire.CmdInspect, wire.NameArgs{Name: "r3"}},
 		{wire.CmdGoalResult, wire.GoalResultArgs{GoalID: standing[0].Acceptance.GoalID}},
 	}
-	took := map[string]*samples{}
-	for _, r := range reads {
-		took[r.command] = &samples{}
+	for _, one := range r.reads {
+		r.took[one.command] = &samples{}
 	}
-	var all, echo samples
-	for i := 0; b.Loop(); i++ {
-		burst := make([]string, 20)
-		for j := range burst {
-			burst[j] = fmt.Sprintf("b%d-%d", i, j)
-		}
-		var over atomic.Bool
-		var wg sync.WaitGroup
-		for _, r := range reads {
-			reader := w.Mesh()
-			if _, err := read(b.Context(), reader, r.command, r.args, nil); err != nil { // it knows the contract now
-				b.Fatal(err)
-			}
-			wg.Go(func() {
-				for !over.Load() {
-					d, err := read(b.Context(), reader, r.command, r.args, nil)
-					if err != nil {
-						b.Error(err)
-						return
-					}
-					if !over.Load() {
-						*took[r.command] = append(*took[r.command], d)
-					}
-					<-time.After(readEvery)
-				}
-			})
+	return r
+}
+
+// burst is twenty spawns at once, with every read beside them.
+func (r *readers) burst(b *testing.B, i int) {
+	b.Helper()
+	names := make([]string, 20)
+	for j := range names {
+		names[j] = fmt.Sprintf("b%d-%d", i, j)
+	}
+	var over atomic.Bool
+	var wg sync.WaitGroup
+	for _, one := range r.reads {
+		reader := r.w.Mesh()
+		if _, err := read(b.Context(), reader, one.command, one.args, nil); err != nil { // it knows the contract now
+			b.Fatal(err)
 		}
 		wg.Go(func() {
 			for !over.Load() {
-				begun := time.Now()
-				if err := plain.ask(make([]byte, 512)); err != nil {
+				d, err := read(b.Context(), reader, one.command, one.args, nil)
+				if err != nil {
 					b.Error(err)
 					return
 				}
 				if !over.Load() {
-					echo = append(echo, time.Since(begun))
+					*r.took[one.command] = append(*r.took[one.command], d)
 				}
 				<-time.After(readEvery)
 			}
 		})
-		launched := launchAll(b, w, c, burst)
-		over.Store(true)
-		wg.Wait()
-		despawnAll(b, c, launched)
 	}
-	b.ReportMetric(0, "ns/op")
-	for _, r := range reads {
-		took[r.command].report(b, r.command)
-		all = append(all, *took[r.command]...)
+	wg.Go(func() {
+		for !over.Load() {
+			begun := time.Now()
+			if err := r.plain.ask(make([]byte, 512)); err != nil {
+				b.Error(err)
+				return
+			}
+			if !over.Load() {
+				r.echo = append(r.echo, time.Since(begun))
+			}
+			<-time.After(readEvery)
+		}
+	})
+	launched := launchAll(b, r.w, r.c, names)
+	over.Store(true)
+	wg.Wait()
+	despawnAll(b, r.c, launched)
+}
+
+// report gives each kind of read, all of them, and the bare request; what is said before each name.
+func (r *readers) report(b *testing.B, what string) {
+	for _, one := range r.reads {
+		r.took[one.command].report(b, what+one.command)
+		r.all = append(r.all, *r.took[one.command]...)
 	}
-	all.report(b, "any-read")
-	echo.report(b, "bare")
+	r.all.report(b, what+"any-read")
+	r.echo.report(b, what+"bare")
 }
 
 // BenchmarkAcceptance: from the request of a spawn to its acceptance, with the goal durable, one after the other;
@@ -332,8 +365,8 @@ func BenchmarkAcceptance(b *testing.B) {
 	w.Start(harness.HostOptions{})
 	c := w.Mesh()
 	warm(b, w, c)
-	url, token := serverOf(b, w)
-	plain := bare(b, url, token, 600)
+	url, who := serverOf(b, w)
+	plain := bare(b, url, who, 600)
 	var accepted, echo samples
 	for i := 0; b.Loop(); i++ {
 		begun := time.Now()

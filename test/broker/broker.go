@@ -1,8 +1,8 @@
 // Package broker builds a NATS server that is a process of its own, so that a test can kill it, stop
 // it and start it again on the same store and port, which no test can do to the server inside a host.
 //
-// The program is cmd/test-broker: JetStream, loopback only, one token, the limits of the embedded
-// server. test/harness runs it (World.StartBroker).
+// The program is cmd/test-broker: JetStream, loopback only, one token or the credentials of a workspace, the limits of the
+// embedded server. test/harness runs it (World.StartBroker).
 package broker
 
 import (

@@ -26,50 +26,15 @@ var notReached = map[string]string{
 	"host.lease.returned":   "TestAHolderThatIsKilledAtAnyStepIsFollowedAtOnce of host/lease",
 	"host.lease.releasing":  "TestAHolderThatIsKilledAtAnyStepIsFollowedAtOnce of host/lease",
 	"host.lease.released":   "TestAHolderThatIsKilledAtAnyStepIsFollowedAtOnce of host/lease",
-	// Open mode has no keys and mints nothing.
-	"host.trust.broker-keys":    "TestKilledAtEachStepKeysAreTheOldOnesOrTheNewOnes of host/trust",
-	"host.trust.space-keys":     "TestKilledAtEachStepKeysAreTheOldOnesOrTheNewOnes of host/trust",
-	"host.trust.key-rotated":    "TestKilledAtEachStepKeysAreTheOldOnesOrTheNewOnes of host/trust",
-	"host.trust.keys-revoked":   "TestKilledAtEachStepKeysAreTheOldOnesOrTheNewOnes of host/trust",
-	"host.mint.recorded":        "TestAMintThatIsKilledHasReleasedNothing of host/trust",
-	"host.mint.ledgered":        "TestAMintThatIsKilledHasReleasedNothing of host/trust",
-	"host.mint.gated":           "TestAMintThatIsKilledHasReleasedNothing of host/trust",
-	"host.revoke.rows":          "TestARevocationThatIsKilledIsFinishedByTheNext of host/trust",
-	"host.revoke.pushed":        "TestARevocationThatIsKilledIsFinishedByTheNext of host/trust",
-	"host.revoke.evicted":       "TestARevocationThatIsKilledIsFinishedByTheNext of host/trust",
-	"host.provision.intent":     "TestAProvisioningThatIsKilledIsRetiredByTheNext of host/retire",
-	"host.provision.slot":       "TestAProvisioningThatIsKilledIsRetiredByTheNext of host/retire",
-	"host.provision.uid":        "TestAProvisioningThatIsKilledIsRetiredByTheNext of host/retire",
-	"host.provision.frozen":     "TestAProvisioningThatIsKilledIsRetiredByTheNext of host/retire",
-	"host.provision.head":       "TestAProvisioningThatIsKilledIsRetiredByTheNext of host/retire",
-	"host.provision.activated":  "TestAProvisioningThatIsKilledIsRetiredByTheNext of host/retire",
-	"host.provision.queue":      "TestAProvisioningThatIsKilledIsRetiredByTheNext of host/retire",
-	"host.provision.member":     "TestAProvisioningThatIsKilledIsRetiredByTheNext of host/retire",
-	"host.provision.minting":    "TestAProvisioningThatIsKilledIsRetiredByTheNext of host/retire",
-	"host.provision.minted":     "TestAProvisioningThatIsKilledIsRetiredByTheNext of host/retire",
-	"host.provision.filed":      "TestAProvisioningThatIsKilledIsRetiredByTheNext of host/retire",
-	"host.provision.active":     "TestAProvisioningThatIsKilledIsRetiredByTheNext of host/retire",
-	"host.retire.decided":       "TestARetirementThatIsKilledIsFinishedByTheNext of host/retire",
-	"host.retire.frozen":        "TestARetirementThatIsKilledIsFinishedByTheNext of host/retire",
-	"host.retire.retiring":      "TestARetirementThatIsKilledIsFinishedByTheNext of host/retire",
-	"host.retire.revoked":       "TestARetirementThatIsKilledIsFinishedByTheNext of host/retire",
-	"host.retire.reaped":        "TestARetirementThatIsKilledIsFinishedByTheNext of host/retire",
-	"host.retire.unfiled":       "TestARetirementThatIsKilledIsFinishedByTheNext of host/retire",
-	"host.retire.deprovisioned": "TestARetirementThatIsKilledIsFinishedByTheNext of host/retire",
-	"host.retire.cleaned":       "TestARetirementThatIsKilledIsFinishedByTheNext of host/retire",
-	"host.retire.frontier":      "TestARetirementThatIsKilledIsFinishedByTheNext of host/retire",
-	"host.retire.gate":          "TestARetirementThatIsKilledIsFinishedByTheNext of host/retire",
-	"host.retire.head":          "TestARetirementThatIsKilledIsFinishedByTheNext of host/retire",
-	"host.retire.slot":          "TestARetirementThatIsKilledIsFinishedByTheNext of host/retire",
-	"ext.manifest.temp":         "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
-	"ext.manifest.written":      "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
-	"ext.stage.made":            "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
-	"ext.stage.copied":          "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
-	"ext.accept.described":      "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
-	"ext.accept.stored":         "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
-	"ext.enter.recorded":        "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
-	"ext.enter.swapped":         "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
-	"ext.sweep.removed":         "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.manifest.temp":     "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.manifest.written":  "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.stage.made":        "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.stage.copied":      "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.accept.described":  "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.accept.stored":     "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.enter.recorded":    "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.enter.swapped":     "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
+	"ext.sweep.removed":     "TestKilledAtEveryPlaceLeavesTheOldVersionOrTheNewOne of plugins/store",
 }
 
 // with arms what else must go wrong for a failpoint to be reached. MARK is the name of a file.
@@ -97,6 +62,9 @@ func runtimeOf(s failpoints.Site) string {
 func unreachable(t *testing.T, s failpoints.Site) string {
 	if where, ok := notReached[s.Name]; ok {
 		return where
+	}
+	if authenticated(s) {
+		return "open mode has no keys, credentials and slots: TestAuthenticatedMatrix"
 	}
 	rt := runtimeOf(s)
 	if !strings.Contains(bundle(harness.Bin(t)), `"cotal-runtime-`+rt+`"`) {

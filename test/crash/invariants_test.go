@@ -33,6 +33,11 @@ const (
 	invSeen   = "what a client saw succeed is still so"
 	invState  = "no state file is empty or torn"
 	invSteady = "steady state within 5 s of the restart"
+
+	invSlot    = "a name is held by the life of its seat, and free when that is over"
+	invLife    = "the life of a seat is open, and every other one retired"
+	invCred    = "no credential without a living seat"
+	invDurable = "no inbox without a living seat"
 )
 
 // steadyWithin is the limit of invSteady.
@@ -48,6 +53,7 @@ type census struct {
 	dirs   []string          // below the seat root
 	goals  map[string]recorded
 	index  []string // goals that the index of the mesh names
+	lives  *lives   // nil in an open world
 }
 
 // recorded is what the broker has of a goal of this world's client.
@@ -66,6 +72,9 @@ func (w *world) census() census {
 		}
 	}
 	c.goals, c.index = w.goalsOnMesh()
+	if w.auth {
+		c.lives = w.livesOnMesh()
+	}
 	for _, p := range c.procs {
 		nonce := nonceOf(p.PID)
 		if nonce == "" {
@@ -100,7 +109,11 @@ func (w *world) goalsOnMesh() (goals map[string]recorded, index []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	e := w.Endpoint()
-	b, err := bus.Connect(ctx, bus.Config{URL: e.URL, TokenFile: e.TokenFile, Name: "census"})
+	cfg, err := w.looker(e)
+	if err != nil {
+		return goals, nil
+	}
+	b, err := bus.Connect(ctx, cfg)
 	if err != nil {
 		return goals, nil
 	}
@@ -319,6 +332,10 @@ var invariants = []struct {
 		}
 		return found
 	}},
+	{invSlot, func(w *world, c census) string { return c.lives.slotsBroken(c) }},
+	{invLife, func(w *world, c census) string { return c.lives.gatesBroken(c) }},
+	{invCred, func(w *world, c census) string { return c.lives.credentialsBroken(c) }},
+	{invDurable, func(w *world, c census) string { return c.lives.durablesBroken(c) }},
 }
 
 // checkInvariants waits until every invariant holds; the first that does not in the end is named.

@@ -54,9 +54,10 @@ type cell struct {
 	process string
 	fault   string
 	stop    time.Duration // only of stop
+	auth    bool          // in an authenticated world: it is a cell of TestAuthenticatedMatrix
 }
 
-// name is the path below TestMatrix.
+// name is the path below its test.
 func (c cell) name() string {
 	fault := c.fault
 	if c.fault == stop {
@@ -99,7 +100,7 @@ func product(sites []failpoints.Site, stopped time.Duration) []cell {
 	for _, s := range sites {
 		for _, p := range processes {
 			for _, f := range faults {
-				all = append(all, cell{s, p, f, stopped})
+				all = append(all, cell{site: s, process: p, fault: f, stop: stopped})
 			}
 		}
 	}
@@ -208,12 +209,18 @@ func TestMatrix(t *testing.T) {
 		cells = choose(cells, slice, seed)
 	}
 	t.Logf("%d cells, COTAL_SEED=%d", len(cells), seed)
+	runAll(t, cells, seed)
+}
+
+// runAll runs cells as subtests of the test that they belong to.
+func runAll(t *testing.T, cells []cell, seed uint64) {
+	test := t.Name()
 	for _, c := range cells {
 		t.Run(c.name(), func(t *testing.T) {
 			t.Parallel()
 			t.Cleanup(func() {
 				if t.Failed() {
-					t.Logf("again: COTAL_SEED=%d go test ./test/crash -count=1 -v -run '^TestMatrix$/^%s$'", seed, strings.ReplaceAll(c.name(), "/", "$/^"))
+					t.Logf("again: COTAL_SEED=%d go test ./test/crash -count=1 -v -run '^%s$/^%s$'", seed, test, strings.ReplaceAll(c.name(), "/", "$/^"))
 				}
 			})
 			c.run(t, seed)
@@ -230,7 +237,7 @@ func (c cell) run(t *testing.T, seed uint64) {
 			return
 		}
 	}
-	w := newWorld(t)
+	w := newWorldFor(t, c.auth)
 	s := newStrike(w, c, how, seed)
 	w.bystander()
 	w.host = w.Launch(w.armed)
@@ -264,6 +271,9 @@ func newStrike(w *world, c cell, how string, seed uint64) *strike {
 		w.wait += c.stop
 	}
 	pause, first := "pause("+s.gate+")", later[c.site.Name+"/"+c.process]
+	if c.auth {
+		first = passes(c.site, s.rng)
+	}
 	rules := map[string]string{c.site.Name: first + pause}
 	for point, action := range s.pretended() {
 		if point == c.site.Name {

@@ -35,7 +35,7 @@ func instanceOf(t *testing.T, root string) string {
 // space at once. It is accepted once, as one identity that both are told, ends once, and is one process; a
 // second submission that asks for something else is refused without effect.
 //
-// proves: GOAL-3, GOAL-10, MULTI-6
+// proves: GOAL-3, GOAL-10, MULTI-6, MULTI-13
 func TestTwoHostsOfOneSpaceCarryAGoalOutOnce(t *testing.T) {
 	rounds := 15
 	if os.Getenv("COTAL_LONG") != "" {
@@ -106,6 +106,9 @@ func TestTwoHostsOfOneSpaceCarryAGoalOutOnce(t *testing.T) {
 			if acc.Executor.LifecycleUID == instance {
 				won[i]++
 			}
+		}
+		if won[0]+won[1] != round+1 || acc.Executor.Epoch == 0 {
+			t.Fatalf("round %d: the acceptance names %+v, which is neither host", round, acc.Executor)
 		}
 		var ends [2]wire.GoalResult
 		for i, c := range clients {

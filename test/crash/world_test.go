@@ -27,6 +27,7 @@ type world struct {
 	marker string // exists once the fault has struck
 	caller wire.Caller
 	client *mesh.Client // nil: the next call connects
+	auth   bool         // its hosts serve with credentials; the caller is the operator
 	// graceful stops begin with the polite signal; the others kill at once.
 	graceful bool
 	types    bool // the life types something into a seat
@@ -52,12 +53,25 @@ type promise struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	return newWorldOf(t, harness.New(t))
+}
+
+// newAuthenticated is a world whose hosts serve with credentials.
+func newAuthenticated(t *testing.T) *world {
+	t.Helper()
+	w := newWorldOf(t, harness.NewAuthenticated(t))
+	w.auth, w.caller = true, wire.Caller{}
+	return w
+}
+
+func newWorldOf(t *testing.T, h *harness.World) *world {
+	t.Helper()
 	caller, err := mesh.NewCaller()
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := &world{
-		World: harness.New(t), t: t, caller: caller, accepted: map[string]wire.Acceptance{}, goals: map[string]wire.GoalResult{}, wait: harness.DefaultWait,
+		World: h, t: t, caller: caller, accepted: map[string]wire.Acceptance{}, goals: map[string]wire.GoalResult{}, wait: harness.DefaultWait,
 		active: func() bool { return false }, mayDie: func(string) bool { return false },
 	}
 	t.Cleanup(w.hangUp)
@@ -177,14 +191,19 @@ func (w *world) once(c mesh.Call, out any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 	defer cancel()
 	if w.client == nil {
-		e := w.Endpoint()
-		cl, err := mesh.Connect(ctx, mesh.Config{
-			URL: e.URL, TokenFile: e.TokenFile, Space: e.Space, Caller: w.caller, Timeout: 2 * time.Second,
-		})
+		cfg := w.MeshConfig("crash")
+		cfg.Timeout = 2 * time.Second
+		if !w.auth {
+			cfg.Caller = w.caller
+		}
+		cl, err := mesh.Connect(ctx, cfg)
 		if err != nil {
 			return err
 		}
-		w.client = cl
+		if w.client = cl; w.auth && !w.caller.IsZero() && cl.Caller() != w.caller {
+			w.t.Errorf("the operator was %+v and is %+v: nothing that it was answered is its own any more", w.caller, cl.Caller())
+		}
+		w.caller = cl.Caller()
 	}
 	done := make(chan struct{})
 	go func() { // a killed host never answers: do not wait for it

@@ -103,3 +103,39 @@ func TestJoiningAMesh(t *testing.T) {
 	w.CLI("stop", "hostess").OK()
 	gone(p)
 }
+
+// In a space with credentials the same program is the seat that its persona describes, may say what that allows, and has an
+// inbox. Beside the seats it is told that it has none.
+func TestJoiningAnAuthenticatedMesh(t *testing.T) {
+	dir, files := module(t, "joining-a-mesh.md", "main.go", "greeter.md")
+	run(t, dir, "go", "build", "-o", "greeter", ".")
+	greeter := filepath.Join(dir, "greeter")
+	w := harness.NewAuthenticated(t)
+	w.Persona("greeter", strings.ReplaceAll(files["greeter.md"], "/home/me/greeter/greeter", greeter))
+	w.Start(harness.HostOptions{})
+	w.CLI("spawn", "greeter", "--detach").OK()
+	sees := func(what string, args ...string) {
+		t.Helper()
+		harness.Eventually(t, harness.DefaultWait, strings.Join(args, " ")+" shows "+what, func() (bool, string) {
+			r := w.CLI(args...)
+			return r.Code == 0 && strings.Contains(r.Stdout, what), r.String()
+		})
+	}
+	sees("greeter", "roster")
+	sees("hello, I am greeter", "history", "lobby")
+	w.CLI("send", "@greeter", "are you there").OK()
+	sees("are you there", "logs", "greeter")
+
+	cmd := exec.CommandContext(t.Context(), greeter)
+	cmd.Dir = w.Root
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "COTAL_") {
+			cmd.Env = append(cmd.Env, kv)
+		}
+	}
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "greeter: ") {
+		t.Errorf("beside the seats it ended with %v and said %q", err, out)
+	}
+	w.CLI("stop", "greeter").OK()
+}

@@ -13,7 +13,7 @@ import (
 type Broker struct {
 	PID       int
 	URL       string // the same over restarts
-	TokenFile string
+	TokenFile string // empty in an authenticated world, whose keys the server trusts
 	Store     string // directory of JetStream, kept over restarts
 
 	w    *World
@@ -30,7 +30,9 @@ func (w *World) StartBroker() *Broker {
 		w.t.Fatal("start broker: this world has one")
 	}
 	b := &Broker{w: w, Store: filepath.Join(w.Dir, "js")}
-	b.TokenFile = w.Write("broker.token", "0123456789abcdef0123456789abcdef\n")
+	if !w.auth {
+		b.TokenFile = w.Write("broker.token", "0123456789abcdef0123456789abcdef\n")
+	}
 	b.start("0")
 	w.broker = b
 	return b
@@ -43,8 +45,12 @@ func (b *Broker) start(port string) {
 		b.w.t.Fatal(err)
 	}
 	b.n++
+	who := []string{"-token-file", b.TokenFile}
+	if b.w.auth {
+		who = []string{"-keys", b.w.Root}
+	}
 	b.proc = b.w.launch(fmt.Sprintf("broker%d", b.n), broker.Program(b.w.t, mod),
-		[]string{"-store", b.Store, "-token-file", b.TokenFile, "-port", port}, HostOptions{})
+		append(who, "-store", b.Store, "-port", port), HostOptions{})
 	b.PID = b.proc.PID
 	if err := b.proc.WaitReady(DefaultWait); err != nil {
 		b.w.t.Fatalf("start broker: %v\nstderr:\n%s", err, b.proc.Stderr())
@@ -71,4 +77,9 @@ func (b *Broker) Restart() {
 }
 
 // args are those of a host on this server.
-func (b *Broker) args() []string { return []string{"--server", b.URL, "--token-file", b.TokenFile} }
+func (b *Broker) args() []string {
+	if b.w.auth {
+		return []string{"--server", b.URL}
+	}
+	return []string{"--server", b.URL, "--token-file", b.TokenFile}
+}
