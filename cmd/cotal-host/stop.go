@@ -98,7 +98,7 @@ so are all of them when the host dies or its answer is lost while it ends them.`
 // whether it runs whatever became of the file.
 func (s *stopper) find() error {
 	ep, _, err := mesh.FindEndpoint(mesh.FindConfig{
-		Server: s.target.Server, Space: s.target.Space, TokenFile: s.target.TokenFile, Root: s.target.Root,
+		Server: s.target.Server, Space: s.target.Space, TokenFile: s.target.TokenFile, CredsFile: s.target.CredsFile, Root: s.target.Root,
 	})
 	var gone *mesh.NotRunningError
 	switch {
@@ -107,6 +107,8 @@ func (s *stopper) find() error {
 	case errors.As(err, &gone) && !errors.Is(err, mesh.ErrSeveralHosts):
 		s.root = gone.Endpoint.Root
 	case errors.Is(err, mesh.ErrNoEndpoint):
+	case errors.Is(err, mesh.ErrTwoSecrets):
+		return &cli.Error{Code: cli.Usage, Err: err}
 	default:
 		return &cli.Error{Code: cli.Unreachable, Err: err}
 	}

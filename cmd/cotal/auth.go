@@ -17,10 +17,11 @@ import (
 
 func authCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "auth",
-		Short: "The keys and credentials of this workspace: how they stand, and new ones",
-		Args:  cli.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Use:     "auth",
+		Short:   "The keys and credentials of this workspace: how they stand, and new ones",
+		Example: "  cotal auth status",
+		Args:    cli.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(authStatusCmd(a), authRotateCmd(a), authMintCmd(a))
 	return cmd

@@ -66,7 +66,7 @@ done, 75 uncertain, 130 interrupted.`,
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetOut(a.out)
 	root.SetErr(a.errw)
-	root.AddCommand(spawnCmd(a), goalCmd(a), psCmd(a), attachCmd(a), logsCmd(a), inputCmd(a), stopCmd(a), inspectCmd(a), statusCmd(a), modelsCmd(a), personasCmd(a), rosterCmd(a), sendCmd(a), historyCmd(a), purgeCmd(a), describeCmd(a), invokeCmd(a), extCmd(a), authCmd(a), versionCmd(a))
+	root.AddCommand(spawnCmd(a), goalCmd(a), psCmd(a), attachCmd(a), logsCmd(a), inputCmd(a), stopCmd(a), inspectCmd(a), statusCmd(a), slotsCmd(a), modelsCmd(a), personasCmd(a), rosterCmd(a), sendCmd(a), historyCmd(a), purgeCmd(a), describeCmd(a), invokeCmd(a), extCmd(a), authCmd(a), versionCmd(a))
 	return root
 }
 

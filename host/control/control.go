@@ -53,6 +53,7 @@ type Deps struct {
 	Fence    *Fence
 	// Registry knows the instances of this endpoint.
 	Registry Registry
+	Slots    Slots // nil: an open space
 	Policy   Policy
 	Authz    authz.Policy // what a caller may see; the zero value is that of an open space
 }

@@ -77,10 +77,13 @@ func ownedBy(row wire.AgentRow, owner string) bool { return strings.HasPrefix(ro
 // inspect is one seat, if the caller may see it; another one is answered for like one that does not exist.
 func (d Deps) inspect(ctx context.Context, c wire.Caller, name string) (wire.AgentRow, error) {
 	row, err := d.Seats.Inspect(ctx, name)
-	if owner := d.Authz.Sees(ctx, c); err == nil && owner != "" && !ownedBy(row, owner) {
+	if err != nil {
+		return wire.AgentRow{}, d.observed(ctx, name, err)
+	}
+	if owner := d.Authz.Sees(ctx, c); owner != "" && !ownedBy(row, owner) {
 		return wire.AgentRow{}, wire.Refuse(wire.CodeNotFound, "no seat is called %q; see cotal ps", name)
 	}
-	return row, err
+	return row, nil
 }
 
 // status counts for the caller what ps lists for it.

@@ -14,7 +14,7 @@ import (
 
 // Revision of the contract document. Raise it with every change of a command's arguments, reply, modes or
 // class, and with every command that comes or goes: a reader that knows a revision knows all of them.
-const Revision = 28
+const Revision = 29
 
 // entry is one command of the manager endpoint. From it come the subscriptions, admission, the contract
 // document with its schemas, and docs/commands.md.
@@ -85,7 +85,7 @@ var spawnShape = wire.Shape{Limits: map[string]wire.Limit{
 // table is every command this host serves, by name. The handlers are bound to d; nothing else depends on it.
 func table(d Deps) []entry {
 	all := slices.Concat(hostRows(d), seatRows(d), attachRows(d),
-		personaRows(d), modelRows(d), resolveRows(d), launchRows(d), stopRows(d), purgeRows(d))
+		personaRows(d), modelRows(d), resolveRows(d), launchRows(d), stopRows(d), purgeRows(d), slotRows(d))
 	slices.SortFunc(all, func(a, b entry) int {
 		if a.Name < b.Name {
 			return -1
@@ -149,7 +149,7 @@ func seatRows(d Deps) []entry {
 		},
 		row(entry{
 			Name: wire.CmdInspect, Capability: wire.CapManagerRead, Read: true, ArgsShape: named,
-			Doc: "One seat.",
+			Doc: "One seat. A name that this host has no seat of and a slot holds is refused as failed-precondition, and says who holds it.",
 		}, func(ctx context.Context, r *bus.Request, args wire.NameArgs) (wire.AgentRow, error) {
 			return d.inspect(ctx, r.Caller(), args.Name)
 		}),

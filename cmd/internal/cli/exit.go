@@ -101,6 +101,10 @@ func codeOfWire(e *wire.Error) Code {
 	case wire.CodeNotFound, wire.CodeExpired:
 		return NotFound
 	}
+	// There is no seat: something else holds its name.
+	if _, held := e.Detail(wire.DetailSlotObservation); held {
+		return NotFound
+	}
 	// What waits for the end of another life was not begun; how far that end is, is what it does not claim.
 	if _, held := e.Detail(wire.DetailLifecycleBlocked); held {
 		return Refused

@@ -144,7 +144,7 @@ func TestOperator_WithoutAPlaceTheCommandsGoOn(t *testing.T) {
 				t.Errorf("%+v, %v", who, err)
 			}
 			target := Target{}
-			if err := target.identify("main"); err != nil || target.caller.IsZero() || !errors.Is(target.unkept, ErrOperatorPlace) {
+			if err := target.identify(wire.Endpoint{Space: "main"}); err != nil || target.caller.IsZero() || !errors.Is(target.unkept, ErrOperatorPlace) {
 				t.Errorf("%v, %+v, unkept %v", err, target.caller, target.unkept)
 			}
 		})

@@ -220,6 +220,8 @@ func PrintStatus(w io.Writer, s wire.StatusReply) {
 	fmt.Fprintf(w, "space     %s\n", orWord(s.Space, "not said"))
 	fmt.Fprintf(w, "instance  %s, epoch %d\n", s.InstanceID, s.Epoch)
 	printLease(w, s.Lease)
+	printCredentials(w, s.Credentials)
+	printReconciliation(w, s.StaticReconciliation)
 	seats := fmt.Sprintf("%d", s.AgentCount)
 	if o := s.Occupancy; o != nil && o.Max > 0 {
 		seats += fmt.Sprintf(" of at most %d", o.Max)
@@ -263,6 +265,64 @@ func printLease(w io.Writer, l *wire.LeaseStatus) {
 		line += " (" + l.Reason + ")"
 	}
 	fmt.Fprintln(w, OneLine(line))
+}
+
+// printCredentials says how the credentials stand that the host renews; nothing where it has none. Those that are well
+// are counted, and the others named.
+func printCredentials(w io.Writer, all []wire.CredentialStatus) {
+	if len(all) == 0 {
+		return
+	}
+	bad := slices.DeleteFunc(slices.Clone(all), func(c wire.CredentialStatus) bool { return c.Health == "healthy" && c.Reason == "" })
+	fmt.Fprintf(w, "creds     %d of %d well\n", len(all)-len(bad), len(all))
+	for _, c := range bad {
+		line := "creds     " + c.Profile
+		if c.Seat != "" {
+			line += " of " + c.Seat
+		}
+		line += ": " + c.Health
+		switch left := time.Until(time.UnixMilli(c.Expires)); {
+		case c.Expires == 0:
+		case left > 0:
+			line += ", ends in " + Age(left)
+		default:
+			line += ", ended " + Age(-left) + " ago"
+		}
+		if c.Reason != "" {
+			line += "; NOT RENEWED: " + c.Reason
+		}
+		fmt.Fprintln(w, OneLine(line))
+	}
+}
+
+// printReconciliation says what became of the lives that an earlier process of this host left; nothing where no slots
+// are kept.
+func printReconciliation(w io.Writer, r *wire.StaticReconciliation) {
+	if r == nil {
+		return
+	}
+	line := "slots     " + r.State
+	if s := r.LastSweep; s != nil {
+		at := s.StartedAt
+		if s.CompletedAt > 0 {
+			at = s.CompletedAt
+		}
+		line += fmt.Sprintf("; %s sweep %s ago: %d left over, %d ended, %d not", s.Kind, Age(time.Since(time.UnixMilli(at))), s.Attempted, s.Succeeded, s.Failed)
+	}
+	fmt.Fprintln(w, OneLine(line))
+	for _, f := range r.Failures {
+		line := fmt.Sprintf("slot      %s (%s): %s after %s", f.Alias, f.Phase, f.Disposition, Count(f.Attempts, "attempt"))
+		if f.NextRetryAt > 0 {
+			line += ", again in " + Age(max(time.Until(time.UnixMilli(f.NextRetryAt)), 0))
+		}
+		if f.LastError != "" {
+			line += "; " + f.LastError
+		}
+		if f.Remedy != "" {
+			line += "; to do: " + f.Remedy
+		}
+		fmt.Fprintln(w, OneLine(line))
+	}
 }
 
 // PrintPluginTrouble says below a plugin what is wrong with it: the reason, what to do, and where the

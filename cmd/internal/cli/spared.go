@@ -61,16 +61,26 @@ func LivingSeats(root string, e wire.Endpoint) ([]wire.AgentRow, error) {
 	return rows, nil
 }
 
-// instanceID reads the identity of a workspace; empty when it never had a host.
+// identityFile is what of the identity of a workspace is looked at.
+type identityFile struct {
+	InstanceID string `json:"instanceId"`
+	Mode       string `json:"mode"` // empty: it was served with --open
+}
+
+// instanceID is the id of the instance of a workspace; empty when it never had a host.
 func instanceID(root string) (string, error) {
+	id, err := readIdentity(root)
+	return id.InstanceID, err
+}
+
+// readIdentity reads the identity of a workspace; zero when it never had a host.
+func readIdentity(root string) (identityFile, error) {
 	path := filepath.Join(instance.DirOf(root), "instance.json")
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a named pipe would be waited for
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
+		return identityFile{}, nil
 	}
-	var id struct {
-		InstanceID string `json:"instanceId"`
-	}
+	var id identityFile
 	if err == nil {
 		defer f.Close()
 		var st fs.FileInfo
@@ -82,9 +92,9 @@ func instanceID(root string) (string, error) {
 		err = json.NewDecoder(io.LimitReader(f, 64<<10)).Decode(&id)
 	}
 	if err != nil {
-		return "", fmt.Errorf("read identity %s: %w", path, err)
+		return identityFile{}, fmt.Errorf("read identity %s: %w", path, err)
 	}
-	return id.InstanceID, nil
+	return id, nil
 }
 
 var errNotRegular = errors.New("it is not a regular file")
@@ -107,9 +117,14 @@ func GoOn(rows []wire.AgentRow) string {
 	return fmt.Sprintf("%d of its seats go on without a host", n)
 }
 
-// ServeCommand is what starts the host of a workspace again whose seats are those: in their space, if all are of one.
+// ServeCommand is what starts the host of a workspace again whose seats are those: in their space, if all are of one,
+// and with --open where it was served so.
 func ServeCommand(root string, rows []wire.AgentRow) string {
-	text, space := "cotal-host serve --open --root "+Quote(root), ""
+	text, space := "cotal-host serve", ""
+	if servedOpen(root) {
+		text += " --open"
+	}
+	text += " --root " + Quote(root)
 	for _, r := range rows {
 		switch {
 		case r.Space == "":
@@ -123,6 +138,15 @@ func ServeCommand(root string, rows []wire.AgentRow) string {
 		text += " --space " + space
 	}
 	return text
+}
+
+// servedOpen says whether a workspace was served with --open: by the file of its last host, else by what is there.
+func servedOpen(root string) bool {
+	if e, err := mesh.ReadEndpoint(instance.EndpointPath(root)); err == nil {
+		return e.CredsFile == ""
+	}
+	id, err := readIdentity(root)
+	return err == nil && id.InstanceID != "" && id.Mode == ""
 }
 
 // Quote is a word as a shell takes it for one.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,6 +25,7 @@ type Target struct {
 	Server    string
 	Space     string
 	TokenFile string
+	CredsFile string
 	Root      string
 	Timeout   time.Duration // 0: the command's own default
 	On        string        // instance id; empty: that of endpoint.json, else any of the space
@@ -34,6 +36,8 @@ type Target struct {
 	unkept error
 	// chooses: any host of a space will do where none is named, as for every command of cotal.
 	chooses bool
+	// apart: what is read leaves no trace on the server that another process of this user could meet.
+	apart bool
 }
 
 // Flags declares the shared flags.
@@ -42,6 +46,7 @@ func (t *Target) Flags(cmd *cobra.Command) {
 	f.StringVar(&t.Server, "server", "", "mesh server, nats://host:port (default: COTAL_SERVER, else the nearest .cotal/host/endpoint.json upwards)")
 	f.StringVar(&t.Space, "space", "", "space to work in (default: COTAL_SPACE, else the host's)")
 	f.StringVar(&t.TokenFile, "token-file", "", "file that holds the server's token (default: COTAL_TOKEN_FILE, else the host's)")
+	f.StringVar(&t.CredsFile, "creds", "", "file that holds your credential (default: COTAL_CREDS, else the host's); not beside --token-file")
 	f.StringVar(&t.Root, "root", "", "workspace whose host is meant (default: the nearest one upwards)")
 	f.DurationVar(&t.Timeout, "timeout", 0, "how long to wait for an answer, such as 20s (default: depends on the command)")
 }
@@ -58,9 +63,12 @@ func (t *Target) Endpoint() (wire.Endpoint, string, error) {
 	if strings.Contains(t.Server, "@") { // as cotal-host serve refuses it
 		return wire.Endpoint{}, "", Fail(Usage, "--server: the address has a user, a password or a token before its @, which stands in lists of processes; leave it out, and name the file that holds the token with --token-file or COTAL_TOKEN_FILE")
 	}
-	e, path, err := mesh.FindEndpoint(mesh.FindConfig{Server: t.Server, Space: t.Space, TokenFile: t.TokenFile, Root: t.Root})
+	e, path, err := mesh.FindEndpoint(mesh.FindConfig{Server: t.Server, Space: t.Space, TokenFile: t.TokenFile, CredsFile: t.CredsFile, Root: t.Root})
 	if err == nil {
 		return e, path, nil
+	}
+	if errors.Is(err, mesh.ErrTwoSecrets) {
+		return e, path, &Error{Code: Usage, Err: err}
 	}
 	if errors.Is(err, mesh.ErrNoEndpoint) {
 		// The file may be missing while its host runs: the lock knows.
@@ -70,9 +78,9 @@ func (t *Target) Endpoint() (wire.Endpoint, string, error) {
 				err = t.notServed(root)
 			case starting(run):
 				// Young is all that its lock tells of it: it may also be ready, and its file removed.
-				err = fmt.Errorf("the host of %s (%s, known by its lock) is starting; try again in a moment (if it said that it is ready, its endpoint.json was removed: restart it with: cotal-host stop --root %s, then cotal-host serve --open)", root, pidText(run), root)
+				err = fmt.Errorf("the host of %s (%s, known by its lock) is starting; try again in a moment (if it said that it is ready, its endpoint.json was removed: restart it with: cotal-host stop --root %s, then %s)", root, pidText(run), root, ServeCommand(root, nil))
 			default:
-				err = fmt.Errorf("a host runs for %s (%s, known by its lock), but its endpoint.json is missing; restart it with: cotal-host stop --root %s, then cotal-host serve --open", root, pidText(run), root)
+				err = fmt.Errorf("a host runs for %s (%s, known by its lock), but its endpoint.json is missing; restart it with: cotal-host stop --root %s, then %s", root, pidText(run), root, ServeCommand(root, nil))
 			}
 		}
 	}
@@ -156,14 +164,11 @@ type Client struct {
 // mesh.DefaultConnectTimeout.
 const connectMax = 3 * time.Second
 
-// Guest is Connect as somebody who is nobody yet: for reads whose traces on the server are named after the caller,
-// which two processes of one user must not share.
+// Guest is Connect for reads whose traces on the server are named after the caller, which two processes of one user
+// must not share: as somebody who is nobody yet, or, where a credential says who calls, under names of their own.
 func (t *Target) Guest(ctx context.Context) (*Client, error) {
 	guest := *t
-	var err error
-	if guest.caller, err = mesh.NewCaller(); err != nil {
-		return nil, err
-	}
+	guest.apart = true
 	return guest.Connect(ctx)
 }
 
@@ -174,7 +179,7 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := t.identify(e.Space); err != nil {
+	if err := t.identify(e); err != nil {
 		return nil, err
 	}
 	instance := e.InstanceID
@@ -189,7 +194,8 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 	}
 	c := &Client{Endpoint: e, Path: path, Instance: instance, Unkept: t.unkept, timeout: t.Timeout, lost: make(chan struct{})}
 	c.Client, err = mesh.Connect(ctx, mesh.Config{
-		URL: e.URL, TokenFile: e.TokenFile, Space: e.Space, Name: t.Name, Caller: t.caller, Reconnect: true, OnState: c.onState,
+		URL: e.URL, TokenFile: e.TokenFile, CredsFile: e.CredsFile, Space: e.Space, Name: t.Name, Caller: t.caller,
+		Reconnect: true, OnState: c.onState, Apart: t.apart && e.CredsFile != "",
 		// Less patience counts for the connection too; more of it is for the answer, and little for a dead server.
 		Timeout: min(t.Timeout, connectMax),
 	})
@@ -197,8 +203,8 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 		return nil, Fail(Interrupted, "interrupted; nothing was sent")
 	}
 	if err != nil {
-		if errors.Is(err, mesh.ErrUnauthorized) {
-			err = fmt.Errorf("%w; %s", err, tokenHint(e.TokenFile))
+		if hint := secretHint(err, e); hint != "" {
+			err = fmt.Errorf("%w; %s", err, hint)
 		}
 		if errors.Is(err, mesh.ErrUnreachable) && e.PID != 0 {
 			err = fmt.Errorf("%w; %s names the host with pid %d, which runs: look at its log", err, path, e.PID)
@@ -214,23 +220,46 @@ func serves(path, space string) bool {
 	return path == "" || err != nil || e.Space == space
 }
 
-// tokenHint is the way out for whoever a server has refused.
-func tokenHint(file string) string {
-	if file == "" {
-		return "no token was sent: name the file that holds the server's with --token-file or COTAL_TOKEN_FILE"
+// secretHint is the way out for whoever a server has refused, or whose token or credential is not shown to one; empty
+// for every other error, and for one that says it already.
+func secretHint(err error, e wire.Endpoint) string {
+	// The host whose file names the credential renews it.
+	host := "its host renews it while it runs: start it with: cotal-host serve"
+	if e.PID != 0 { // it was found, and it runs
+		host = fmt.Sprintf("the host with pid %d renews it, and runs: look at its log", e.PID)
 	}
-	return "the token of " + file + " is not the server's: name the file that holds it with --token-file or COTAL_TOKEN_FILE"
+	switch {
+	case errors.Is(err, mesh.ErrCredentialEnded), errors.Is(err, mesh.ErrCredsFile) && errors.Is(err, fs.ErrNotExist):
+		return host
+	case errors.Is(err, mesh.ErrCredsFile), !errors.Is(err, mesh.ErrUnauthorized):
+		return ""
+	case e.CredsFile != "":
+		return "the credential of " + e.CredsFile + " is not good there: it was revoked, or is of another space, or the server wants a token; name another with --creds or COTAL_CREDS, or look with: cotal auth status"
+	case e.TokenFile != "":
+		return "the token of " + e.TokenFile + " is not the server's: name the file that holds it with --token-file or COTAL_TOKEN_FILE, or that of a credential with --creds or COTAL_CREDS"
+	}
+	return "no token was sent: name the file that holds the server's with --token-file or COTAL_TOKEN_FILE, or that of a credential with --creds or COTAL_CREDS"
 }
 
-// identify says who calls: the operator identity of this user in the space. Without a place to keep one the
-// commands work all the same, each as somebody else; a file that is broken is not passed over, since goals that
-// were asked for under it would look as if nobody knew them.
-func (t *Target) identify(space string) error {
+// identify says who calls: whom the credential is of, else the operator identity of this user in the space. Without a
+// place to keep one the commands work all the same, each as somebody else; a file that is broken is not passed over,
+// since goals that were asked for under it would look as if nobody knew them.
+func (t *Target) identify(e wire.Endpoint) error {
 	if !t.caller.IsZero() {
 		return nil
 	}
+	if e.CredsFile != "" {
+		// What is wrong with the file, connecting says.
+		if c, err := mesh.ReadCredential(e.CredsFile); err != nil || !c.Holder.IsZero() {
+			return nil
+		}
+	}
 	var err error
-	if t.caller, err = Operator(space); errors.Is(err, ErrOperatorPlace) {
+	if t.apart {
+		t.caller, err = mesh.NewCaller()
+		return err
+	}
+	if t.caller, err = Operator(e.Space); errors.Is(err, ErrOperatorPlace) {
 		t.unkept = err
 		t.caller, err = mesh.NewCaller()
 	}
@@ -479,10 +508,14 @@ func exactly(ref string, r wire.AgentRow) bool {
 // comes before one that has ended.
 func chooseSeat(ref string, answers []mesh.Answer, missing []string) (wire.AgentRow, error) {
 	var live, ended []wire.AgentRow
+	why := ""
 	for _, a := range answers {
 		var row wire.AgentRow
 		switch {
 		case a.Err != nil && a.Err.Code == wire.CodeNotFound:
+			continue
+		case a.Err != nil && codeOfWire(a.Err) == NotFound: // it says who holds the name, which may be another host
+			why = "; instance " + a.InstanceID + " says: " + a.Err.Message
 			continue
 		case a.Err != nil:
 			missing = append(missing, fmt.Sprintf("instance %s does not say: %s", a.InstanceID, a.Err.Message))
@@ -517,11 +550,11 @@ func chooseSeat(ref string, answers []mesh.Answer, missing []string) (wire.Agent
 	case len(live) == 1:
 		return live[0], nil
 	case len(missing) > 0:
-		return wire.AgentRow{}, Fail(Unreachable, "where %s is, is not known: no host that answers has it, and %s", ref, strings.Join(missing, "; "))
+		return wire.AgentRow{}, Fail(Unreachable, "where %s is, is not known: no host that answers has it, and %s%s", ref, strings.Join(missing, "; "), why)
 	case len(ended) == 1:
 		return ended[0], nil
 	}
-	return wire.AgentRow{}, Fail(NotFound, "no host of the space has a seat %s", ref)
+	return wire.AgentRow{}, Fail(NotFound, "no host of the space has a seat %s%s", ref, why)
 }
 
 // Only returns the host that a command is for which concerns one host and names nothing on it: the one that is asked,

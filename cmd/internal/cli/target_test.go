@@ -147,6 +147,10 @@ func TestChooseSeat(t *testing.T) {
 	no := func(code string) mesh.Answer {
 		return mesh.Answer{Responder: mesh.Responder{InstanceID: "i3"}, Err: wire.Refuse(code, "no")}
 	}
+	held := mesh.Answer{
+		Responder: mesh.Responder{InstanceID: "i3"},
+		Err:       wire.Refuse(wire.CodeFailedPrecondition, "held by a life").With(wire.DetailSlotObservation, nil),
+	}
 	silent := []string{"instance i4 is there and has not answered within 5s"}
 	for name, c := range map[string]struct {
 		answers []mesh.Answer
@@ -163,6 +167,8 @@ func TestChooseSeat(t *testing.T) {
 		"one that ended is shown":                                     {[]mesh.Answer{ended("i1"), no(wire.CodeNotFound)}, nil, "i1", OK, ""},
 		"several have it":                                             {[]mesh.Answer{live("i1"), live("i2")}, nil, "", Refused, "--on i1 or --on i2"},
 		"several had it":                                              {[]mesh.Answer{ended("i1"), ended("i2")}, nil, "", Refused, "--on i1 or --on i2"},
+		"another host has it, says one that has not":                  {[]mesh.Answer{live("i1"), held}, nil, "i1", OK, ""},
+		"nobody has it, and its name is held":                         {[]mesh.Answer{held}, nil, "", NotFound, "instance i3 says: held by a life"},
 		"nobody has it":                                               {[]mesh.Answer{no(wire.CodeNotFound)}, nil, "", NotFound, "no host of the space"},
 		"nobody has it, and one is silent":                            {[]mesh.Answer{no(wire.CodeNotFound)}, silent, "", Unreachable, "instance i4"},
 		"one that ended may live where nobody answers":                {[]mesh.Answer{ended("i1")}, silent, "", Unreachable, "instance i4"},
