@@ -9,6 +9,7 @@ import (
 	"github.com/cotal-ai/cotal-host/host/control"
 	"github.com/cotal-ai/cotal-host/host/launch"
 	"github.com/cotal-ai/cotal-host/host/persona"
+	"github.com/cotal-ai/cotal-host/host/retire"
 	"github.com/cotal-ai/cotal-host/sdk"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -22,7 +23,16 @@ func (h *Host) deps() control.Deps {
 		Personas: persona.NewStore(h.cfg.Root, guard.Policy.Kind()),
 		Models:   &launch.Models{Plugins: plugins{h.catalog}, EnvAllow: h.envAllow},
 		Policy:   guard, Authz: guard.Policy, Fence: h.fence, Registry: instances{h},
+		Slots: h.slots(),
 	}
+}
+
+// slots shows the slots of the space; nil in an open one.
+func (h *Host) slots() control.Slots {
+	if h.lives == nil {
+		return nil
+	}
+	return &retire.Slots{Records: h.records, Instance: h.inst.ID, Live: h.seats.HasLife, Holds: h.lives.Holds}
 }
 
 // purger clears the history of this host's space.
