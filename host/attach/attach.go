@@ -52,17 +52,10 @@ const (
 	gatherTime   = time.Millisecond       // how long a flood is gathered for a frame
 	floodSize    = 2 << 10                // bytes in a frame from which on what follows at once is a flood
 	inputBusy    = 100 * time.Millisecond // the longest pause while a program does not read
-	sessionTime  = wire.MaxSessionTTL
 )
 
-// Rails is what a session needs of the mesh; bus.Bus implements it.
-type Rails interface {
-	Listen(subject string, fn func(bus.RailFrame)) (stop func(), err error)
-	Send(subject string, frame []byte) error
-	Beat(subject, nobody string, frame []byte, at int64) error
-	Flush(ctx context.Context) error
-	Close()
-}
+// sessionTime is how long a session lasts at most. A credential for it may live no longer than wire.MaxSessionTTL.
+const sessionTime = wire.MaxSessionTTL - time.Minute
 
 // Seats is what a session needs of the host's seats; seat.Set implements it.
 type Seats interface {
@@ -80,11 +73,9 @@ type Config struct {
 	SeatRoot    string // seat directories, absolute
 	MaxSessions int    // default DefaultMaxSessions
 	LedgerPath  string // file that remembers open sessions for the next incarnation; empty: none
-	// Dial connects the rails, once, for the first session. They have a connection of their own, so that
-	// no answer of the host waits behind a terminal. lost is to be called whenever the server is lost.
-	Dial  func(ctx context.Context, lost func()) (Rails, error)
-	Seats Seats
-	Log   hclog.Logger
+	Lines       Lines  // to the mesh; closed with the sessions
+	Seats       Seats
+	Log         hclog.Logger
 }
 
 // Sessions is every attach session of one host. Safe for concurrent use.
@@ -92,16 +83,13 @@ type Sessions struct {
 	cfg    Config
 	ledger ledger
 
-	dialing sync.Mutex // one connects, the others wait for it
-
 	mu      sync.Mutex
-	rails   Rails // nil before the first session
 	open    map[string]*session
 	claimed int // sessions that are open or being opened
 	number  uint64
 	beside  sync.WaitGroup // of what sessions do; added to under the mu of one that has not ended, or under mu before closing
 	closing bool
-	refused []func() // stop listening for sessions of earlier incarnations
+	refused []func() // stop speaking for sessions of earlier incarnations
 }
 
 // New returns an empty set. Recover speaks for earlier incarnations.
@@ -116,106 +104,6 @@ func New(cfg Config) *Sessions {
 		cfg.Log = hclog.NewNullLogger()
 	}
 	return &Sessions{cfg: cfg, ledger: ledger{path: cfg.LedgerPath}, open: map[string]*session{}}
-}
-
-// Recover tells the holders of sessions of earlier incarnations that they are over, and goes on saying so for a
-// while to those that did not hear it. It does not wait for anything but the connection.
-func (s *Sessions) Recover(ctx context.Context) error {
-	left, err := s.ledger.open(s.cfg.Epoch)
-	if err != nil || len(left) == 0 {
-		return err
-	}
-	rails, err := s.connect(ctx)
-	if err != nil {
-		return err
-	}
-	end, err := endFrame(1, wire.EndManagerRestart)
-	if err != nil {
-		return err
-	}
-	for _, old := range left {
-		in, out, err := s.subjects(old.id, old.epoch)
-		if err != nil {
-			continue // parseLedger lets nothing through that gives no subject
-		}
-		stop, err := rails.Listen(in, func(f bus.RailFrame) {
-			if !f.Nobody {
-				_ = rails.Send(out, end) // a holder that does not hear it asks again
-			}
-		})
-		if err != nil {
-			return err
-		}
-		s.mu.Lock()
-		s.refused = append(s.refused, stop)
-		s.mu.Unlock()
-		_ = rails.Send(out, end)
-	}
-	time.AfterFunc(refuseFor, s.stopRefusing)
-	return nil
-}
-
-func (s *Sessions) stopRefusing() {
-	s.mu.Lock()
-	stops := s.refused
-	s.refused = nil
-	s.mu.Unlock()
-	for _, stop := range stops {
-		stop()
-	}
-}
-
-func (s *Sessions) subjects(id string, epoch uint64) (in, out string, err error) {
-	r := wire.SessionSubject{Space: s.cfg.Space, Endpoint: s.cfg.Endpoint, SessionID: id, Epoch: epoch, Dir: wire.SessionIn}
-	if in, err = r.Subject(); err == nil {
-		r.Dir = wire.SessionOut
-		out, err = r.Subject()
-	}
-	return in, out, err
-}
-
-// connect returns the rails.
-func (s *Sessions) connect(ctx context.Context) (Rails, error) {
-	s.dialing.Lock()
-	defer s.dialing.Unlock()
-	s.mu.Lock()
-	rails := s.rails
-	s.mu.Unlock()
-	if rails != nil {
-		return rails, nil
-	}
-	rails, err := s.cfg.Dial(ctx, s.offline)
-	if err != nil {
-		return nil, err
-	}
-	if !s.keep(rails) {
-		rails.Close()
-		return nil, errors.New("the host is stopping")
-	}
-	return rails, nil
-}
-
-// keep takes the rails over. It reports false when nobody closes them any more.
-func (s *Sessions) keep(rails Rails) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing {
-		return false
-	}
-	s.rails = rails
-	return true
-}
-
-// offline ends every session: what was under way is lost, and nobody knows what it was. It waits for nothing.
-func (s *Sessions) offline() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing {
-		return // they are being ended
-	}
-	for _, x := range s.open {
-		s.beside.Go(func() { x.happen(evOffline) })
-	}
 }
 
 func (s *Sessions) all() []*session {
@@ -239,7 +127,6 @@ func (s *Sessions) Count() int {
 func (s *Sessions) Close() {
 	s.mu.Lock()
 	s.closing = true
-	rails := s.rails
 	s.mu.Unlock()
 	s.stopRefusing()
 	list := s.all()
@@ -249,13 +136,8 @@ func (s *Sessions) Close() {
 	for _, x := range list {
 		<-x.done
 	}
-	if rails != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), endFlush)
-		defer cancel()
-		_ = rails.Flush(ctx) // a holder that is not told finds nobody
-		rails.Close()
-	}
 	s.beside.Wait()
+	s.cfg.Lines.Close()
 }
 
 // claim reserves a place, before anything is opened or made. Where none is left, a holder that comes back lends it that
@@ -289,7 +171,7 @@ func (s *Sessions) claim(before []*session) (release func(), err *wire.Error) {
 }
 
 // Grant opens a session on the terminal of a seat and returns the grant of it. The order is: the same life, which
-// runs; a place; the rail, which the server has confirmed; the terminal. After each step that takes time the life
+// runs; a place; the rails, which the server has confirmed; the terminal. After each step that takes time the life
 // is looked at again. Every refusal is not-executed and leaves nothing behind, but one that comes after the keyboard
 // was taken from another terminal, or left by the session that this one replaces: its outcome is unknown.
 //
@@ -331,21 +213,17 @@ func (s *Sessions) grant(ctx context.Context, caller wire.Caller, target wire.Ta
 			release()
 		}
 	}()
-	rails, err := s.connect(ctx)
-	if err != nil {
-		return nil, wire.Refuse(wire.CodeUnavailable, "the mesh for attach sessions: %v", err)
-	}
 	screen, err := s.screen(ctx, target, row)
 	if err != nil {
 		return nil, err
 	}
-	o, err := s.offer(ctx, rails, caller, target)
+	o, err := s.offer(ctx, caller, target)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			o.stop()
+			o.withdraw()
 		}
 	}()
 	if err := s.same(target, row); err != nil {
@@ -356,7 +234,7 @@ func (s *Sessions) grant(ctx context.Context, caller wire.Caller, target wire.Ta
 		return nil, err
 	}
 	if err = s.same(target, row); err == nil {
-		x = newSession(s, rails, o.grant, target, row, v, release)
+		x = newSession(s, o.rails, o.grant, target, row, v, release)
 		x.replaces = args.Replaces
 		err = s.establish(x, o)
 	}
@@ -475,15 +353,23 @@ func (s *Sessions) dialSeat(ctx context.Context, seatID string, cfg seat.DialCon
 	return seat.Dial(ctx, cfg)
 }
 
-// offer is a grant that nobody knows yet, and its rail.
+// offer is a grant that nobody knows yet, and its rails.
 type offer struct {
 	grant   wire.SessionGrant
+	rails   Rails
 	session atomic.Pointer[session] // nil until there is one: what comes before is nobody's
+	lost    atomic.Bool             // the server was, since the rails were opened
 	stop    func()                  // stops listening
 }
 
-// offer makes a grant and listens on its rail, which the server has confirmed when it returns.
-func (s *Sessions) offer(ctx context.Context, rails Rails, caller wire.Caller, target wire.Target) (*offer, error) {
+// withdraw ends what nobody was told of.
+func (o *offer) withdraw() {
+	o.stop()
+	o.rails.Close()
+}
+
+// offer makes a grant, opens its rails and listens on them, which the server has confirmed when it returns.
+func (s *Sessions) offer(ctx context.Context, caller wire.Caller, target wire.Target) (*offer, error) {
 	g, err := wire.NewSessionGrant(s.cfg.Space, s.cfg.Endpoint,
 		wire.SessionHolder{ID: caller.Principal(), LifecycleUID: caller.UID},
 		wire.SessionServer{InstanceID: s.cfg.InstanceID, Epoch: s.cfg.Epoch}, time.Now(), sessionTime)
@@ -491,20 +377,35 @@ func (s *Sessions) offer(ctx context.Context, rails Rails, caller wire.Caller, t
 		return nil, err
 	}
 	g.Target = &target
-	o := &offer{grant: g}
-	o.stop, err = rails.Listen(g.Subjects.In, func(f bus.RailFrame) {
+	o := &offer{grant: g, stop: func() {}}
+	o.rails, err = s.cfg.Lines.Open(ctx, Rail{Session: g.SessionID, Epoch: s.cfg.Epoch, Until: time.UnixMilli(g.Exp)}, func() { s.offline(o) })
+	if err != nil {
+		return nil, wire.Refuse(wire.CodeUnavailable, "the mesh for attach sessions: %v", err)
+	}
+	stop, err := o.rails.Listen(g.Subjects.In, func(f bus.RailFrame) {
 		if x := o.session.Load(); x != nil {
 			x.onFrame(f)
 		}
 	})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		o.stop = stop
+		err = o.rails.Flush(ctx)
 	}
-	if err := rails.Flush(ctx); err != nil {
-		o.stop()
+	if err != nil {
+		o.withdraw()
 		return nil, err
 	}
 	return o, nil
+}
+
+// offline ends the session of an offer: what was under way is lost, and nobody knows what it was. It waits for nothing.
+func (s *Sessions) offline(o *offer) {
+	o.lost.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := o.session.Load(); x != nil && !s.closing { // else it is being ended, or establish sees it
+		s.beside.Go(func() { x.happen(evOffline) })
+	}
 }
 
 // establish puts a session on the rail of its offer, before anybody is told of it.
@@ -518,10 +419,14 @@ func (s *Sessions) establish(x *session, o *offer) error {
 	s.open[x.id] = x
 	s.number++
 	x.number = s.number
+	s.beside.Add(1) // until its rails are closed
 	s.mu.Unlock()
 	o.session.Store(x)
 	s.note(x)
 	x.timers(redeemWait, time.Until(time.UnixMilli(x.grant.Exp)))
+	if o.lost.Load() {
+		x.happen(evOffline)
+	}
 	return nil
 }
 

@@ -74,7 +74,7 @@ func sessions(t *testing.T, s Seats, r Rails, max int) *Sessions {
 	set := New(Config{
 		Space: "main", InstanceID: wire.NewUID(), Epoch: 7, SeatRoot: t.TempDir(), MaxSessions: max, Seats: s,
 		LedgerPath: filepath.Join(t.TempDir(), "sessions"),
-		Dial:       func(context.Context, func()) (Rails, error) { return r, nil },
+		Lines:      Shared(func(context.Context, func()) (Rails, error) { return r, nil }),
 	})
 	t.Cleanup(set.Close)
 	return set
@@ -107,10 +107,10 @@ func TestASeatThatIsReplacedMeanwhileIsNotAttachedTo(t *testing.T) {
 func TestNothingIsOpenedWithoutAPlace(t *testing.T) {
 	dialled := false
 	set := sessions(t, &seats{rows: []wire.AgentRow{{Name: "x", SeatID: "one"}}}, newRails(), 1)
-	set.cfg.Dial = func(context.Context, func()) (Rails, error) {
+	set.cfg.Lines = Shared(func(context.Context, func()) (Rails, error) {
 		dialled = true
 		return newRails(), nil
-	}
+	})
 	release, refused := set.claim(nil)
 	if refused != nil {
 		t.Fatal(refused)

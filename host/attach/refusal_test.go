@@ -47,7 +47,7 @@ func TestARefusedAttachHasDoneNothing(t *testing.T) {
 		"a mesh that cannot be reached": {
 			seats: &seats{rows: one}, code: wire.CodeUnavailable,
 			spoil: func(s *Sessions) {
-				s.cfg.Dial = func(context.Context, func()) (Rails, error) { return nil, errors.New("nobody is there") }
+				s.cfg.Lines = Shared(func(context.Context, func()) (Rails, error) { return nil, errors.New("nobody is there") })
 			},
 		},
 		"a runtime that has no stream": {
@@ -89,17 +89,17 @@ type unconfirmed struct{ *rails }
 func (unconfirmed) Flush(context.Context) error { return errors.New("no answer") }
 
 // standingSession is a session that its holder has, in a set, as if it had been granted and redeemed.
-func standingSession(t *testing.T, set *Sessions, r Rails, caller wire.Caller, target wire.Target) *session {
+func standingSession(t testing.TB, set *Sessions, caller wire.Caller, target wire.Target) *session {
 	t.Helper()
 	release, refused := set.claim(nil)
 	if refused != nil {
 		t.Fatal(refused)
 	}
-	o, err := set.offer(t.Context(), r, caller, target)
+	o, err := set.offer(t.Context(), caller, target)
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := newSession(set, r, o.grant, target, wire.AgentRow{Name: "x", SeatID: "one"}, &view{writer: true, conn: &seat.Conn{}}, release)
+	x := newSession(set, o.rails, o.grant, target, wire.AgentRow{Name: "x", SeatID: "one"}, &view{writer: true, conn: &seat.Conn{}}, release)
 	if err := set.establish(x, o); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func standingSession(t *testing.T, set *Sessions, r Rails, caller wire.Caller, t
 func TestTheCloseOfSessionsWaitsForWhatTheyDo(t *testing.T) {
 	r := newRails()
 	set := sessions(t, &seats{rows: []wire.AgentRow{{}}}, r, 1)
-	x := standingSession(t, set, r, wire.Caller{Owner: wire.OwnerLocal, Actor: "A", UID: wire.NewUID()}, wire.Target{Owner: wire.OwnerLocal, Actor: "B", LifecycleUID: wire.NewUID()})
+	x := standingSession(t, set, wire.Caller{Owner: wire.OwnerLocal, Actor: "A", UID: wire.NewUID()}, wire.Target{Owner: wire.OwnerLocal, Actor: "B", LifecycleUID: wire.NewUID()})
 	var over atomic.Bool
 	x.goSafe(func() {
 		<-x.ctx.Done()
@@ -131,9 +131,9 @@ func TestTheCloseOfSessionsWaitsForWhatTheyDo(t *testing.T) {
 }
 
 // offerTo is a session that its holder has not come to yet.
-func offerTo(t *testing.T, set *Sessions, r Rails, caller wire.Caller, target wire.Target) *session {
+func offerTo(t *testing.T, set *Sessions, caller wire.Caller, target wire.Target) *session {
 	t.Helper()
-	x := standingSession(t, set, r, caller, target)
+	x := standingSession(t, set, caller, target)
 	x.mu.Lock()
 	x.phase = offered
 	x.mu.Unlock()
@@ -169,11 +169,11 @@ func TestOffersThatACallerDoesNotTakeGiveWayToItsNext(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRails()
 			set := sessions(t, &seats{rows: []wire.AgentRow{{}}}, r, c.max)
-			theirs := offerTo(t, set, r, other, one)
-			taken := standingSession(t, set, r, greedy, one)
+			theirs := offerTo(t, set, other, one)
+			taken := standingSession(t, set, greedy, one)
 			var mine []*session
 			for range 2 * c.max {
-				mine = append(mine, offerTo(t, set, r, greedy, c.target()))
+				mine = append(mine, offerTo(t, set, greedy, c.target()))
 			}
 			for i, x := range mine {
 				if want := i < len(mine)-c.left; over(x) != want {
@@ -202,7 +202,7 @@ func TestTwentyTerminalsOfAUserThatComeBackAtOnceAreNotInEachOthersWay(t *testin
 	}
 	var back []*session
 	for i := range 30 {
-		back = append(back, offerTo(t, set, r, user, targets[i/20])) // twenty at one seat, ten at another
+		back = append(back, offerTo(t, set, user, targets[i/20])) // twenty at one seat, ten at another
 	}
 	for i, x := range back {
 		if over(x) {
@@ -236,9 +236,9 @@ func TestARefusedAttachLeavesTheSessionThatItWasToReplace(t *testing.T) {
 			set := sessions(t, c.seats, r, 1)
 			caller := wire.Caller{Owner: wire.OwnerLocal, Actor: "A", UID: wire.NewUID()}
 			target := wire.Target{Owner: wire.OwnerLocal, Actor: "B", LifecycleUID: wire.NewUID()}
-			x := standingSession(t, set, r, caller, target)
+			x := standingSession(t, set, caller, target)
 			if c.rails != nil {
-				set.cfg.Dial = func(context.Context, func()) (Rails, error) { return c.rails(r), nil }
+				set.cfg.Lines = Shared(func(context.Context, func()) (Rails, error) { return c.rails(r), nil })
 			}
 			_, err := set.Grant(t.Context(), caller, target, wire.AttachArgs{Replaces: x.id})
 			if got := wire.ErrorFrom(err); got == nil || got.Code != c.code || got.Outcome != wire.OutcomeNotExecuted {
@@ -264,7 +264,7 @@ func TestAPlaceIsLentOnce(t *testing.T) {
 	r := newRails()
 	set := sessions(t, &seats{rows: []wire.AgentRow{{}}}, r, 1)
 	target := wire.Target{Owner: wire.OwnerLocal, Actor: "B", LifecycleUID: wire.NewUID()}
-	x := standingSession(t, set, r, wire.Caller{Owner: wire.OwnerLocal, Actor: "A", UID: wire.NewUID()}, target)
+	x := standingSession(t, set, wire.Caller{Owner: wire.OwnerLocal, Actor: "A", UID: wire.NewUID()}, target)
 	before := []*session{x}
 	if _, refused := set.claim(nil); refused == nil || refused.Code != wire.CodeResourceExhausted {
 		t.Fatalf("a stranger at a full host: %v", refused)

@@ -122,6 +122,10 @@ func (x *session) finish(reason string) {
 	x.mu.Unlock()
 	x.set.forget(x)
 	close(x.done)
+	go func() { // a server that does not answer holds nobody up
+		defer x.set.beside.Done()
+		x.rails.Close()
+	}()
 }
 
 func (x *session) conn() *seat.Conn { return x.view.conn }

@@ -125,6 +125,18 @@ func Named(r Regime, a Access, c wire.Caller, t Target, admin bool) *wire.Error 
 	return wire.Refuse(wire.CodePermissionDenied, "%s may not %s seat %s (%s.%s): %s", c.Principal(), a.Command, t.Name, t.Owner, t.Actor, missing)
 }
 
+// Session decides whether a terminal session may be granted to who asked for it in this mode, and may have the seat
+// (Named). In Static the rails of sessions are in operator credentials alone, which ask in mode any: an agent that
+// spawned a seat may end it, and is not given a session that its credential cannot use. Typing into a peer is control
+// of it.
+func Session(r Regime, mode wire.Authz) *wire.Error {
+	if r != Static || mode == wire.AuthzAny {
+		return nil
+	}
+	return wire.Refuse(wire.CodePermissionDenied,
+		"%s in mode %s: only an operator's credential carries the session of a terminal, and asks in mode any; say to the seat what it is to do", wire.CmdAttach, mode)
+}
+
 // NoOwner is the owner whose seats a caller sees that has none. No owner has a dash, so it matches nothing.
 const NoOwner = "-no-owner-"
 

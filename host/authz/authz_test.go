@@ -113,6 +113,23 @@ func check(t *testing.T, err *wire.Error, code, want string) {
 // The whole product of caller, mode and tier, through the part that reads the facts.
 //
 // proves: AUTHZ-2, AUTHZ-13, AUTHZ-22, AUTHZ-25, FENCE-10, OUT-2
+// proves: ATTACH-6
+func TestASessionIsGrantedToWhoCanUseIt(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		regime Regime
+		mode   wire.Authz
+		want   string // part of the refusal; empty: granted
+	}{
+		{"open: a spawner, since everybody reaches every rail", Open, wire.AuthzOwner, ""},
+		{"open: an operator", Open, wire.AuthzAny, ""},
+		{"static: an operator, whose credential carries it", Static, wire.AuthzAny, ""},
+		{"static: an agent that spawned the seat has no rail to it, and is told", Static, wire.AuthzOwner, "only an operator's credential"},
+	} {
+		t.Run(c.name, func(t *testing.T) { check(t, Session(c.regime, c.mode), wire.CodePermissionDenied, c.want) })
+	}
+}
+
 func TestAdmit(t *testing.T) {
 	read := Access{Command: wire.CmdPs, Capability: wire.CapManagerRead}
 	spawn := Access{Command: wire.CmdSpawn, Capability: wire.CapManagerSpawn}

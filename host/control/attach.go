@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 
+	"github.com/cotal-ai/cotal-host/host/authz"
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -26,6 +27,9 @@ func attachRows(d Deps) []entry {
 		}, func(ctx context.Context, r *bus.Request, args wire.AttachArgs) (wire.AttachReply, error) {
 			if d.Attach == nil {
 				return wire.AttachReply{}, wire.Refuse(wire.CodeUnimplemented, "this host serves no attach sessions")
+			}
+			if err := authz.Session(d.Authz.Kind(), r.Subject.Authz); err != nil {
+				return wire.AttachReply{}, err
 			}
 			return d.Attach.Grant(ctx, r.Caller(), r.Target(), args)
 		}),

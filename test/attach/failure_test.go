@@ -91,9 +91,8 @@ func logging(w *harness.World, name, file string) wire.AgentRow {
 // proves: ATTACH-2
 func TestAHostThatIsKilledLeavesTheSessionToTheNext(t *testing.T) {
 	for _, own := range []bool{true, false} {
-		t.Run(map[bool]string{true: "with its broker", false: "beside its broker"}[own], func(t *testing.T) {
-			t.Parallel()
-			w := harness.New(t)
+		name := map[bool]string{true: "with its broker", false: "beside its broker"}[own]
+		modesOf(t, name, func(t *testing.T, w *harness.World) {
 			if !own {
 				w.StartBroker()
 			}
@@ -133,32 +132,32 @@ func TestAHostThatIsKilledLeavesTheSessionToTheNext(t *testing.T) {
 }
 
 func TestABrokerThatRestartsDoublesNothing(t *testing.T) {
-	t.Parallel()
-	w := harness.New(t)
-	b := w.StartBroker()
-	w.Start(harness.HostOptions{})
-	file := filepath.Join(w.Dir, "typed")
-	row := logging(w, "worker", file)
-	m := seatview.MustAttachMesh(t, seatview.Client(t, w), seatview.Call(t, row, ""))
-	m.See("up")
-	l := &lines{m: m}
-	for round := range 3 {
-		first := l.typeOne(t)
-		m.See(fmt.Sprintf("got n%06d", first))
-		b.Kill()
-		for range 20 {
-			_ = l.type1(t)
+	modes(t, func(t *testing.T, w *harness.World) {
+		b := w.StartBroker()
+		w.Start(harness.HostOptions{})
+		file := filepath.Join(w.Dir, "typed")
+		row := logging(w, "worker", file)
+		m := seatview.MustAttachMesh(t, seatview.Client(t, w), seatview.Call(t, row, ""))
+		m.See("up")
+		l := &lines{m: m}
+		for round := range 3 {
+			first := l.typeOne(t)
+			m.See(fmt.Sprintf("got n%06d", first))
+			b.Kill()
+			for range 20 {
+				_ = l.type1(t)
+			}
+			b.Restart()
+			harness.Eventually(t, harness.DefaultWait, "the session is attached again", func() (bool, string) {
+				return strings.Count(m.Text(), "[back writer") == round+1, m.Text()
+			})
+			last := l.typeOne(t)
+			m.See(fmt.Sprintf("got n%06d", last))
+			if got := judge(t, file, l); !got[first] || !got[last] {
+				t.Errorf("lines %d and %d were not typed: %v", first, last, got)
+			}
 		}
-		b.Restart()
-		harness.Eventually(t, harness.DefaultWait, "the session is attached again", func() (bool, string) {
-			return strings.Count(m.Text(), "[back writer") == round+1, m.Text()
-		})
-		last := l.typeOne(t)
-		m.See(fmt.Sprintf("got n%06d", last))
-		if got := judge(t, file, l); !got[first] || !got[last] {
-			t.Errorf("lines %d and %d were not typed: %v", first, last, got)
-		}
-	}
+	})
 }
 
 // A server that holds everything for ten seconds loses no output, and types nothing that is ten seconds old.

@@ -159,40 +159,40 @@ func TestASessionEndsWithItsSeat(t *testing.T) {
 
 // proves: ATTACH-3, ATTACH-4, ATTACH-5
 func TestPlacesAreClaimedFirstAndGivenBack(t *testing.T) {
-	t.Parallel()
-	w := harness.New(t)
-	w.Start(harness.HostOptions{})
-	a, b := w.SpawnFake("a", answering), w.SpawnFake("b", answering)
-	c := seatview.Client(t, w)
-	var open []*seatview.Mesh
-	for i := range 64 {
-		row := []wire.AgentRow{a, b}[i%2] // a seat has room for 48 viewers
-		open = append(open, seatview.MustAttachMesh(t, c, seatview.Call(t, row, wire.AttachObserver)))
-	}
-	before := w.Inspect("a").Attached
-	_, err := seatview.AttachMesh(t, c, seatview.Call(t, a, wire.AttachWriter))
-	if refused := refusal(t, err, wire.CodeResourceExhausted); !strings.Contains(refused.Message, "--max-sessions") {
-		t.Errorf("the refusal does not name the flag: %s", refused.Message)
-	}
-	if now := w.Inspect("a").Attached; now != before {
-		t.Errorf("a refused attach was at the terminal: %d attached, %d before", now, before)
-	}
-	// Refusals that come after the claim give it back, however many there are.
-	open[63].Close()
-	await(t, c, a, wire.AttachObserver).Close()
-	writer := await(t, c, a, wire.AttachWriter)
-	writer.Close()
-	keeper := await(t, c, a, wire.AttachWriter)
-	open[62].Close()
-	for range 5 {
-		_, err := seatview.AttachMesh(t, c, seatview.Call(t, a, wire.AttachWriter))
-		var refused *wire.Error
-		if !errors.As(err, &refused) || refused.Code != wire.CodeConflict && refused.Code != wire.CodeResourceExhausted {
-			t.Fatalf("a second writer: %v", err)
+	modes(t, func(t *testing.T, w *harness.World) {
+		w.Start(harness.HostOptions{})
+		a, b := w.SpawnFake("a", answering), w.SpawnFake("b", answering)
+		c := seatview.Client(t, w)
+		var open []*seatview.Mesh
+		for i := range 64 {
+			row := []wire.AgentRow{a, b}[i%2] // a seat has room for 48 viewers
+			open = append(open, seatview.MustAttachMesh(t, c, seatview.Call(t, row, wire.AttachObserver)))
 		}
-	}
-	keeper.Close()
-	await(t, c, a, wire.AttachWriter).Close()
+		before := w.Inspect("a").Attached
+		_, err := seatview.AttachMesh(t, c, seatview.Call(t, a, wire.AttachWriter))
+		if refused := refusal(t, err, wire.CodeResourceExhausted); !strings.Contains(refused.Message, "--max-sessions") {
+			t.Errorf("the refusal does not name the flag: %s", refused.Message)
+		}
+		if now := w.Inspect("a").Attached; now != before {
+			t.Errorf("a refused attach was at the terminal: %d attached, %d before", now, before)
+		}
+		// Refusals that come after the claim give it back, however many there are.
+		open[63].Close()
+		await(t, c, a, wire.AttachObserver).Close()
+		writer := await(t, c, a, wire.AttachWriter)
+		writer.Close()
+		keeper := await(t, c, a, wire.AttachWriter)
+		open[62].Close()
+		for range 5 {
+			_, err := seatview.AttachMesh(t, c, seatview.Call(t, a, wire.AttachWriter))
+			var refused *wire.Error
+			if !errors.As(err, &refused) || refused.Code != wire.CodeConflict && refused.Code != wire.CodeResourceExhausted {
+				t.Fatalf("a second writer: %v", err)
+			}
+		}
+		keeper.Close()
+		await(t, c, a, wire.AttachWriter).Close()
+	})
 }
 
 // await attaches as soon as there is room.
