@@ -1,13 +1,11 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -88,83 +86,4 @@ func writeNew(path, text string) error {
 		return fmt.Errorf("write configuration: %w", err)
 	}
 	return nil
-}
-
-func doctorCmd() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "doctor",
-		Short: "Say what is wrong, and how it is repaired",
-		Args:  cli.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(doctorAuthCmd())
-	return cmd
-}
-
-func doctorAuthCmd() *cobra.Command {
-	var t cli.Target
-	cmd := &cobra.Command{
-		Use:   "auth",
-		Short: "Look at keys, credentials and the broker that has to know them",
-		Long: `Look at the keys of a workspace, at the credentials that are files, and, with a broker (the one of the host that
-runs, or --server), at each of its servers: whether it trusts these keys, is fit, and takes what it is told of the
-account, which is what a revocation needs. Nothing is changed, but that every server then knows the account as it is.
-
-Exit code 0 when nothing is wrong, 1 when something is, 3 when the broker could not be asked.`,
-		Example: `  cotal-host doctor auth
-  cotal-host doctor auth --server nats://nats.example:4222 --json`,
-		Args: cli.NoArgs,
-	}
-	f := cmd.Flags()
-	f.StringVar(&t.Root, "root", "", "workspace whose keys are meant (default: the nearest one upwards, else this directory)")
-	f.StringVar(&t.Space, "space", "", "space that is meant (default: the host's, else main)")
-	f.StringVar(&t.Server, "server", "", "broker to look at, nats://host:port (default: that of the host that runs)")
-	asJSON := f.Bool("json", false, "print one JSON object a line, one for each fact")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		facts, err := examine(cmd.Context(), &t)
-		if err != nil {
-			return err
-		}
-		if *asJSON {
-			for _, fact := range facts {
-				if err := cli.PrintJSON(cmd.OutOrStdout(), fact); err != nil {
-					return err
-				}
-			}
-		} else {
-			cli.PrintFacts(cmd.OutOrStdout(), facts)
-		}
-		switch trust.Worst(facts) {
-		case trust.Wrong:
-			return cli.Silent(cli.Refused)
-		case trust.Unasked:
-			return cli.Silent(cli.Unreachable)
-		}
-		return nil
-	}
-	return cmd
-}
-
-func examine(ctx context.Context, t *cli.Target) ([]trust.Fact, error) {
-	ctx, cancel := context.WithTimeout(ctx, cli.AuthTimeout)
-	defer cancel()
-	a, err := t.OpenAuth(ctx, false)
-	if err != nil && (a == nil || a.Store == nil) {
-		return nil, err
-	}
-	if a.Keys == nil && err == nil {
-		return nil, a.NoKeys()
-	}
-	facts := trust.ExamineKeys(a.Store, a.Space, time.Now())
-	if a.Keys == nil {
-		return facts, nil // what is wrong with them stands there
-	}
-	auth, err := a.Authority()
-	if err != nil {
-		return nil, err
-	}
-	if auth == nil {
-		return append(facts, trust.Fact{Name: "broker", Verdict: trust.Unasked, Text: "no host runs here, and no --server was given", Repair: "cotal-host serve, or name the broker with --server"}), nil
-	}
-	return append(facts, auth.Examine(ctx)...), nil
 }
