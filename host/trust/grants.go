@@ -386,6 +386,8 @@ func (g *grants) operator() {
 	}
 	g.call(allRails, "*", "*", wire.AuthzExact, "*.*.*")
 	g.subscribe(g.p("epe.>"))
+	// The documents of contracts: public, and verified by their digest.
+	g.publish(api("DIRECT.GET." + g.stream(wire.StreamContract) + "." + g.p("epc.*")))
 	// The sessions it is granted: their ids are secrets.
 	e := wire.EndpointToken(g.endpoint)
 	g.publish(g.p("eps." + e + ".*.*." + wire.SessionIn))

@@ -137,6 +137,7 @@ func classes(t *testing.T, me wire.Caller, account string) []class {
 	} {
 		pub("api "+strings.ReplaceAll(what, account, "ACC"), "$JS.API."+what)
 	}
+	pub("api DIRECT.GET of a contract's document", "$JS.API.DIRECT.GET."+streams[wire.StreamContract]+"."+p("epc."+strings.Repeat("0", 64)))
 	// Durables by name: one's own, the target's, a stranger's.
 	for who, c := range map[string]wire.Caller{"own": me, "target": target, "stranger": stranger} {
 		pr := wire.Principal{Owner: c.Owner, Actor: c.Actor}
