@@ -27,7 +27,7 @@ func (b *Bus) Rows(space string) (*Records, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open rows: %w", err)
 	}
-	r := &Records{space: space, names: map[string]string{}, nc: b.nc, denied: &b.denied, link: b.line}
+	r := &Records{space: space, names: map[string]string{}, nc: b.nc, denied: &b.denied, link: b.line, marks: true}
 	for what, c := range stores {
 		r.names[what] = c.Name
 	}

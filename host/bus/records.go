@@ -54,6 +54,7 @@ type Records struct {
 	// need not wait any longer.
 	link   *lifeline
 	denied *denials // of the bus
+	marks  bool     // it may not remove a message: whoever may, may remove any
 }
 
 type link struct {
@@ -142,7 +143,7 @@ func (r *Records) Update(ctx context.Context, key wire.Key, value []byte, rev ui
 
 // Delete removes the row that has revision rev. Only goal index entries are ever deleted. What is removed is
 // the message of that revision, which leaves nothing behind to be scanned at every boot; a store that does
-// not allow that, or not to these credentials, gets the delete marker of a key-value bucket. (A marker must not be removed in its turn: a
+// not allow that, and Rows, whose credentials do not, get the delete marker of a key-value bucket. (A marker must not be removed in its turn: a
 // server that was killed would find the row below it again, since it notes on disk only the removals that
 // somebody asked for.)
 //
@@ -158,9 +159,13 @@ func (r *Records) Delete(ctx context.Context, key wire.Key, rev uint64) error {
 	if err != nil {
 		return fmt.Errorf("delete record: %w", err)
 	}
-	_, err = r.api(ctx, "STREAM.MSG.DELETE."+r.stream(key), map[string]any{"seq": rev, "no_erase": true})
-	var refusal *nats.APIError
-	if errors.As(err, &refusal) || errors.Is(err, ErrDenied) {
+	marks := r.marks
+	if !marks {
+		_, err = r.api(ctx, "STREAM.MSG.DELETE."+r.stream(key), map[string]any{"seq": rev, "no_erase": true})
+		var refusal *nats.APIError
+		marks = errors.As(err, &refusal) || errors.Is(err, ErrDenied)
+	}
+	if marks {
 		_, err = r.publish(ctx, subject, nil, rev, "DEL")
 	}
 	if err != nil {

@@ -268,7 +268,7 @@ func TestAClientIsWhoItsCredentialsFileSays(t *testing.T) {
 	short := r.mint(Request{Profile: Agent, UID: uid, Life: time.Second})
 	path = write(short)
 	<-time.After(time.Until(short.Expires) + 10*time.Millisecond)
-	if _, err := mesh.Connect(t.Context(), mesh.Config{URL: r.br.URL(), Space: space, CredsFile: path}); !errors.Is(err, mesh.ErrUnauthorized) || !strings.Contains(err.Error(), "ended at") {
+	if _, err := mesh.Connect(t.Context(), mesh.Config{URL: r.br.URL(), Space: space, CredsFile: path}); !errors.Is(err, mesh.ErrUnauthorized) || !errors.Is(err, mesh.ErrCredentialEnded) {
 		t.Errorf("one that has ended: %v", err)
 	}
 }
