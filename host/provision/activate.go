@@ -20,7 +20,8 @@ func (p *Provisioner) activate(ctx context.Context, d *Draft) error {
 		if err := fpUID.Hit(); err != nil {
 			return err
 		}
-		if err := p.freeze(ctx, rec, d.Life); err != nil {
+		frozen, err := p.freeze(ctx, rec, d.Life)
+		if err != nil {
 			return err
 		}
 		if err := fpFrozen.Hit(); err != nil {
@@ -31,6 +32,11 @@ func (p *Provisioner) activate(ctx context.Context, d *Draft) error {
 		}
 		if err := fpHead.Hit(); err != nil {
 			return err
+		}
+		if frozen != 0 {
+			if err := openGate(ctx, rec, d.Life, wire.Gate{}, frozen); !errors.Is(err, bus.ErrConflict) {
+				return err
+			}
 		}
 		return OpenGate(ctx, rec, d.Life)
 	})
@@ -60,26 +66,27 @@ func (p *Provisioner) reserve(ctx context.Context, rec *bus.Records, l Life) err
 	return err
 }
 
-// freeze has the gate born: nothing is minted before the life is the current one.
-func (p *Provisioner) freeze(ctx context.Context, rec *bus.Records, l Life) error {
+// freeze has the gate born: nothing is minted before the life is the current one. It returns its revision, 0 for one
+// that was there.
+func (p *Provisioner) freeze(ctx context.Context, rec *bus.Records, l Life) (uint64, error) {
 	value, err := wire.Gate{
 		LifecycleUID: l.UID, State: wire.GateFrozen, Op: &wire.GateOp{OpID: wire.ActivationOpID(l.UID), Kind: wire.OpActivation},
 	}.Encode()
 	if err != nil {
-		return err
+		return 0, err
 	}
-	_, err = rec.Create(ctx, wire.GateKey(l.UID), value)
+	rev, err := rec.Create(ctx, wire.GateKey(l.UID), value)
 	if errors.Is(err, bus.ErrConflict) {
 		g, _, gerr := ReadGate(ctx, rec, l.UID)
 		switch {
 		case gerr != nil:
-			return gerr
+			return 0, gerr
 		case g.State == wire.GateOpen, g.State == wire.GateFrozen && g.Op.OpID == wire.ActivationOpID(l.UID):
-			return nil
+			return 0, nil
 		}
-		return fmt.Errorf("%w: its gate is %s by operation %s (%s)", ErrOver, g.State, g.Op.OpID, g.Op.Kind)
+		return 0, fmt.Errorf("%w: its gate is %s by operation %s (%s)", ErrOver, g.State, g.Op.OpID, g.Op.Kind)
 	}
-	return err
+	return rev, err
 }
 
 // takeHead makes the life the one that the principal has. One that has a life already keeps it.
@@ -90,6 +97,10 @@ func (p *Provisioner) takeHead(ctx context.Context, rec *bus.Records, l Life) er
 		Owner: l.Owner, Actor: l.Actor, LifecycleUID: l.UID, ManagerInstance: p.cfg.Instance, ProcessEpoch: 1, State: wire.LifeActive,
 	}.Encode()
 	if err != nil {
+		return err
+	}
+	// Nearly always it is the first life of its principal.
+	if _, err := rec.Create(ctx, key, value); !errors.Is(err, bus.ErrConflict) {
 		return err
 	}
 	for range casTries {
@@ -130,15 +141,20 @@ func OpenGate(ctx context.Context, rec *bus.Records, l Life) error {
 		case g.State != wire.GateFrozen || g.Op.OpID != wire.ActivationOpID(l.UID) || !wire.GateMove(false, g.State, wire.GateOpen, g.Op.Kind):
 			return fmt.Errorf("%w: its gate is %s by operation %s (%s)", ErrOver, g.State, g.Op.OpID, g.Op.Kind)
 		}
-		value, err := wire.Gate{LifecycleUID: l.UID, State: wire.GateOpen, Generation: g.Generation + 1}.Encode()
-		if err != nil {
-			return err
-		}
-		if _, err = rec.Update(ctx, wire.GateKey(l.UID), value, rev); !errors.Is(err, bus.ErrConflict) {
+		if err = openGate(ctx, rec, l, g, rev); !errors.Is(err, bus.ErrConflict) {
 			return err
 		}
 	}
 	return fmt.Errorf("gate of %s: %w all the time", l.UID, bus.ErrConflict)
+}
+
+// openGate opens a gate as it was read.
+func openGate(ctx context.Context, rec *bus.Records, l Life, was wire.Gate, rev uint64) error {
+	value, err := wire.Gate{LifecycleUID: l.UID, State: wire.GateOpen, Generation: was.Generation + 1}.Encode()
+	if err == nil {
+		_, err = rec.Update(ctx, wire.GateKey(l.UID), value, rev)
+	}
+	return err
 }
 
 // ReadGate reads the gate of a life from the leader.

@@ -93,6 +93,7 @@ type actor struct {
 	into    atomic.Pointer[string]           // custody id of the process that is being typed into, by whoever holds typing
 	socket  atomic.Pointer[sdk.SeatEndpoint] // where it was typed last; in memory only, for the token
 	watched atomic.Pointer[watching]         // the newest watch that has told something; nil before the first
+	gone    atomic.Pointer[string]           // custody id of the process of which it is proved that nothing is left
 	holds   atomic.Pointer[trust.Standing]   // its credential; nil where this host has none to renew
 	asks    questions
 	leaving context.Context // ends when the seat is being stopped or has ended: nothing is typed any more
@@ -452,6 +453,9 @@ func (a *actor) reapCtx(parent context.Context, mode sdk.StopMode, keep bool) (s
 			Fence: a.set.cfg.Epoch, Mode: mode, GraceMs: row.Grace, Keep: keep,
 		})
 	})
+	if err == nil && !keep {
+		a.gone.Store(&row.SeatID)
+	}
 	return report, err
 }
 

@@ -370,8 +370,8 @@ func (s *Set) Reap(ctx context.Context, ref wire.RuntimeRef) error {
 	a := s.byID[ref.ID]
 	s.mu.Unlock()
 	if a != nil {
-		if !a.asked.Load() {
-			return nil // nothing was ever started
+		if gone := a.gone.Load(); !a.asked.Load() || gone != nil && *gone == ref.ID {
+			return nil // nothing was ever started, or nothing is left: under this id nothing is started again
 		}
 		if st := a.snapshot().State; st == Running || st == Restarting || st == Unknown {
 			return fmt.Errorf("reap seat %s: it is %s", ref.ID, statusOf(st))
