@@ -15,6 +15,7 @@ import (
 const (
 	railMargin = 30 * time.Second // a credential outlives its session: the session says why it is over
 	dropWait   = 2 * time.Second  // for the ledger to hear which credentials nobody holds any more
+	openAtOnce = 8                // whoever comes back to a host that was away does so at once, and each is a few handshakes
 )
 
 // Authority makes the credentials of sessions; a trust.Authority implements it.
@@ -37,11 +38,12 @@ func Own(cfg OwnConfig) Lines {
 	if cfg.Log == nil {
 		cfg.Log = hclog.NewNullLogger()
 	}
-	return &own{cfg: cfg}
+	return &own{cfg: cfg, opening: make(chan struct{}, openAtOnce)}
 }
 
 type own struct {
-	cfg OwnConfig
+	cfg     OwnConfig
+	opening chan struct{} // a token for each that is being opened
 
 	mu     sync.Mutex
 	gone   []trust.Credential // that the ledger has not heard of
@@ -78,6 +80,12 @@ func (o *own) dial(ctx context.Context, r trust.Request, onState func(bool, stri
 	o.mu.Unlock()
 	if closed {
 		return nil, ErrStopping
+	}
+	select {
+	case o.opening <- struct{}{}:
+		defer func() { <-o.opening }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 	c, err := o.cfg.Authority.Mint(ctx, r)
 	if err != nil {

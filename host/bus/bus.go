@@ -170,7 +170,13 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 		b.extra = append(b.extra, nc)
 		return nc, nil
 	}
-	nc, err := nats.Connect(cfg.URL, slices.Concat(opts, own)...)
+	var nc *nats.Conn
+	var err error
+	for range handshakes {
+		if nc, err = nats.Connect(cfg.URL, slices.Concat(opts, own)...); err == nil || !cutShort(err) || ctx.Err() != nil {
+			break
+		}
+	}
 	if err != nil {
 		kind := ErrUnreachable
 		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
@@ -183,6 +189,17 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	}
 	b.nc = nc
 	return b, nil
+}
+
+// handshakes is how often a connection is tried that the server began and did not come to the end of.
+const handshakes = 3
+
+// cutShort reports whether a server was there and the handshake was too slow, as it is where everybody connects at once on
+// a machine that has much to do: the server gives it two seconds, and asks by then whether its client is there, which the
+// client library takes for garbled.
+func cutShort(err error) bool {
+	text := strings.ToLower(err.Error())
+	return strings.Contains(text, "expected 'pong', got 'ping'") || strings.Contains(text, "closed pipe") || strings.Contains(text, "authentication timeout")
 }
 
 func timeLeft(ctx context.Context, limit time.Duration) time.Duration {
