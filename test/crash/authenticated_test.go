@@ -45,28 +45,32 @@ var notInALife = map[string]string{
 // authenticatedSlice is how many cells a short run takes.
 const authenticatedSlice = 8
 
-// authenticatedProduct is every place that a life reaches, with the host or the broker killed there.
-func authenticatedProduct(sites []failpoints.Site) []cell {
+// authenticatedProduct is every place that a life reaches, with the host or the broker killed there, or the host frozen: for
+// longer than its lease lives in a long run.
+func authenticatedProduct(sites []failpoints.Site, stopped time.Duration) []cell {
 	var all []cell
 	for _, s := range sites {
 		if !authenticated(s) || notInALife[s.Name] != "" {
 			continue
 		}
-		for _, p := range []string{theHost, theBroker} {
-			all = append(all, cell{site: s, process: p, fault: kill, auth: true})
-		}
+		all = append(all, cell{site: s, process: theHost, fault: kill, auth: true}, cell{site: s, process: theBroker, fault: kill, auth: true},
+			cell{site: s, process: theHost, fault: stop, stop: stopped, auth: true})
 	}
 	return all
 }
 
-// TestAuthenticatedMatrix kills the host, or the broker, at each step by which a seat gets a life on the mesh or loses it, and
+// TestAuthenticatedMatrix kills the host, or the broker, or freezes the host, at each step by which a seat gets a life on the mesh or loses it, and
 // holds everything to the invariants: the name is held and then free, the credential lives with its seat alone, nothing
 // is left. A short run takes a slice of the cells, COTAL_LONG=1 all of them.
 //
 // proves: DOWN-7, RECON-1, RECON-3
 func TestAuthenticatedMatrix(t *testing.T) {
 	seed := seedOfRun(t)
-	cells := authenticatedProduct(scan(t))
+	stopped := stopShort
+	if os.Getenv("COTAL_LONG") != "" {
+		stopped = stopLong
+	}
+	cells := authenticatedProduct(scan(t), stopped)
 	if os.Getenv("COTAL_LONG") == "" && !byHand() {
 		cells = choose(cells, authenticatedSlice, seed)
 	}
@@ -78,7 +82,7 @@ func TestAuthenticatedMatrix(t *testing.T) {
 func TestTheAuthenticatedMatrixLeavesNoPlaceOut(t *testing.T) {
 	sites := scan(t)
 	in := map[string]bool{}
-	for _, c := range authenticatedProduct(sites) {
+	for _, c := range authenticatedProduct(sites, stopLong) {
 		in[c.site.Name] = true
 	}
 	known := map[string]bool{}

@@ -266,7 +266,11 @@ func (s *strike) ask() {
 
 // secondHost starts a host beside the stopped one: the lock is held by a process that lives.
 func (s *strike) secondHost(pid int) {
-	r := s.w.Host("serve", "--open")
+	args := []string{"serve"}
+	if !s.w.auth {
+		args = append(args, "--open")
+	}
+	r := s.w.Host(args[0], args[1:]...)
 	if r.Code == 0 || !strings.Contains(r.Stderr+r.Stdout, fmt.Sprint(pid)) {
 		s.w.t.Errorf("a second host beside stopped host %d: want a refusal that names it: %v", pid, r)
 	}
