@@ -208,6 +208,13 @@ func (a *authority) connect(ctx context.Context, r trust.Request, more func(*bus
 	return b, nil
 }
 
+// retry has what could not be renewed while the broker was away renewed now.
+func (a *authority) retry() {
+	if a != nil {
+		a.Retry()
+	}
+}
+
 // rest ends all renewals.
 func (a *authority) rest() {
 	if a == nil {

@@ -343,6 +343,7 @@ func (h *Host) runtimeName() string {
 func (h *Host) onBus(connected bool, reason string) {
 	if connected {
 		h.log.Info("broker is back")
+		h.auth.retry()
 		return
 	}
 	h.log.Warn("broker lost; seats go on, commands wait for it", "reason", reason)

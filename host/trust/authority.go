@@ -48,6 +48,10 @@ type Authority interface {
 	// Errors: ErrRefused, ErrTooLarge, ErrGate, those of Request.Record, bus.ErrUnavailable (unknown: a row may
 	// have been written; the credential was not released), a *instance.FileError of the keys.
 	Mint(ctx context.Context, r Request) (Credential, error)
+	// Check reports whether Mint would refuse a request as it is, before anything is done for it. Nothing is written.
+	//
+	// Errors: ErrRefused, ErrTooLarge, a *instance.FileError of the keys.
+	Check(r Request) error
 	// With mints a credential and calls do with a connection that has it: one-shot, it does not reconnect, and
 	// it is drained whatever do returns. The credential never leaves the process and is not usable afterwards.
 	// SetUp, which makes the ledger, has its row written after do.
@@ -68,6 +72,8 @@ type Authority interface {
 	//
 	// Error: ErrRefused (the file is damaged, or of another profile or life).
 	Adopt(r Request, file []byte) (*Standing, error)
+	// Retry lets no renewal wait longer that has failed: a broker that was away is back.
+	Retry()
 	// Revoke ends every credential of a life. In this order: each row of the ledger marked revoked, the keys
 	// refused by every server of the broker, every connection of the holders ended and none found in a second
 	// look at every server. It is idempotent, and goes on where an interrupted one stopped. Of the host's own

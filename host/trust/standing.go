@@ -24,6 +24,7 @@ type Standing struct {
 	// deliver hands a renewed credential to its holder; nil: the holder asks.
 	deliver func(context.Context, Credential) error
 	asked   chan struct{} // gets a value when one that has ended was asked for
+	again   *pulse        // of its authority
 
 	mu      sync.Mutex
 	current Credential
@@ -55,7 +56,7 @@ func (a *Static) Stand(ctx context.Context, r Request) (*Standing, error) {
 		return nil, err
 	}
 	r.Over = nil // it ends long before the first renewal
-	return &Standing{auth: a, req: r, now: a.cfg.Now, asked: make(chan struct{}, 1), current: c}, nil
+	return &Standing{auth: a, req: r, now: a.cfg.Now, asked: make(chan struct{}, 1), again: &a.again, current: c}, nil
 }
 
 // Adopt goes on with a credential that is a file: its holder outlives the host that minted it. Nothing is minted
@@ -98,7 +99,7 @@ func (a *Static) Adopt(r Request, file []byte) (*Standing, error) {
 	if !p.agent {
 		a.minted.adopt(a.Principal(claims.Subject))
 	}
-	return &Standing{auth: a, req: r, now: a.cfg.Now, asked: make(chan struct{}, 1), current: Credential{
+	return &Standing{auth: a, req: r, now: a.cfg.Now, asked: make(chan struct{}, 1), again: &a.again, current: Credential{
 		ID: credentialID(token), Profile: p.name, Public: claims.Subject, Issued: time.Unix(claims.IssuedAt, 0), Expires: time.Unix(claims.Expires, 0),
 		token: token, seed: r.Key.Seed, now: a.cfg.Now,
 	}}, nil
@@ -115,6 +116,33 @@ func ToFile(store SecretStore, name string) func(context.Context, Credential) er
 		return store.Write(name, file)
 	}
 }
+
+// pulse wakes everybody who waits for it.
+type pulse struct {
+	mu sync.Mutex
+	ch chan struct{} // closed with the next one
+}
+
+func (p *pulse) next() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ch == nil {
+		p.ch = make(chan struct{})
+	}
+	return p.ch
+}
+
+func (p *pulse) beat() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ch != nil {
+		close(p.ch)
+		p.ch = nil
+	}
+}
+
+// Retry lets no renewal wait longer that has failed.
+func (a *Static) Retry() { a.again.beat() }
 
 // Configure sets what Run does beside renewing; before Run.
 func (s *Standing) Configure(cfg StandingConfig) { s.deliver = cfg.Deliver }
@@ -158,8 +186,9 @@ func (s *Standing) Health() (Health, error) {
 // now may be in a moment, and until its end the credential is good.
 func (s *Standing) Run(ctx context.Context) {
 	for {
+		again := s.again.next()
 		s.mu.Lock()
-		wait := nextRenewal(s.current.Issued, s.current.Expires, s.now(), s.failed)
+		wait, failed := nextRenewal(s.current.Issued, s.current.Expires, s.now(), s.failed), s.failed > 0
 		s.mu.Unlock()
 		// Not all at once, where many were minted together.
 		wait += time.Duration(rand.Int64N(int64(wait/20) + 1))
@@ -171,6 +200,11 @@ func (s *Standing) Run(ctx context.Context) {
 			}
 		case <-s.asked:
 			t.Stop()
+		case <-again:
+			t.Stop()
+			if !failed {
+				continue
+			}
 		case <-ctx.Done():
 			t.Stop()
 			return

@@ -37,6 +37,8 @@ type Static struct {
 	turns turns
 	// minted are the ids of what this process has minted, until their end.
 	minted minted
+	// again wakes what waits to be renewed.
+	again pulse
 	// pushing admits one push of the account at a time, so that an older one never arrives last.
 	pushing chan struct{}
 }
