@@ -82,6 +82,7 @@ func (e *HeldError) Is(target error) bool {
 type Authority interface {
 	NewKey() (trust.Key, error)
 	Principal(publicKey string) wire.Principal
+	Check(r trust.Request) error
 	With(ctx context.Context, r trust.Request, do func(context.Context, *bus.Bus) error) error
 	Open(ctx context.Context, r trust.Request) (b *bus.Bus, end func(), err error)
 	Stand(ctx context.Context, r trust.Request) (*trust.Standing, error)
@@ -196,6 +197,17 @@ func (p *Provisioner) Draft(life wire.Caller, key trust.Key, spec Spec) (*Draft,
 	return &Draft{
 		Life: Life{Alias: spec.Alias, Caller: life}, Spec: spec, key: key, File: trust.CredentialFile(p.cfg.Space, spec.Alias, life.UID),
 	}, nil
+}
+
+// Check reports whether the credential of a life could never be minted. Nothing is written.
+//
+// Errors: as of Draft, trust.ErrRefused, trust.ErrTooLarge.
+func (p *Provisioner) Check(life wire.Caller, key trust.Key, spec Spec) error {
+	d, err := p.Draft(life, key, spec)
+	if err != nil {
+		return err
+	}
+	return p.cfg.Auth.Check(p.request(d))
 }
 
 // Path is where the program of a life finds its credential.

@@ -22,6 +22,7 @@ import (
 // again. Without it none of its steps is there. host/provision and host/retire are behind it.
 type Lives interface {
 	NewKey() (trust.Key, error)
+	Check(life wire.Caller, key trust.Key, spec provision.Spec) error
 	Draft(life wire.Caller, key trust.Key, spec provision.Spec) (*provision.Draft, error)
 	Steps(d *provision.Draft) []saga.Step
 	Active(d *provision.Draft) saga.Step
@@ -86,6 +87,26 @@ func lifeSpec(row journal.SeatRow) (provision.Spec, error) {
 		Alias: row.Alias, Runtime: wire.RuntimeRef{Kind: row.Runtime, ID: row.SeatID}, Role: row.Role,
 		Read: mayRead(f.AllowSubscribe), Write: write, Spawn: slices.Contains(f.Capabilities, wire.CmdSpawn),
 	}, nil
+}
+
+// checkLife refuses a spawn whose life could not be had, before anything is written.
+func (s *Set) checkLife(p *plan, m *minting) error {
+	if s.cfg.Lives == nil {
+		return nil
+	}
+	spec, err := lifeSpec(journal.SeatRow{
+		Alias: p.profile.Alias, Principal: p.owner + "." + m.actor, Role: p.profile.Role, Runtime: p.runtime, SeatID: m.seatID, Form: p.form,
+	})
+	if err == nil {
+		err = s.cfg.Lives.Check(wire.Caller{Owner: p.owner, Actor: m.actor, UID: m.uid}, m.key, spec)
+	}
+	switch {
+	case errors.Is(err, trust.ErrRefused), errors.Is(err, trust.ErrTooLarge):
+		return wire.Refuse(wire.CodeFailedPrecondition, "%v; nothing was launched", err)
+	case err != nil:
+		return wire.Refuse(wire.CodeUnavailable, "its credential cannot be made: %v; nothing was launched", err)
+	}
+	return nil
 }
 
 // lifeSteps are the steps of a launch before it is built and after it is prepared; over is called when the launch is.

@@ -475,3 +475,58 @@ func TestWhatASeatMayIsWhatWasSaid(t *testing.T) {
 		}
 	}
 }
+
+// More channels than a credential holds, and a role that no subject can have: refused before there is anything.
+func TestALifeThatCannotBeHadIsRefusedBeforeItBegins(t *testing.T) {
+	w := newWorld(t)
+	m := w.authenticate()
+	args := w.args("worker", `[{"hang": true}]`)
+	for i := range 250 {
+		args.AllowSubscribe = append(args.AllowSubscribe, "a.channel.with.a.name.of.some.length."+string(rune('a'+i%26))+strings.Repeat("x", i/26+1))
+	}
+	odd := w.args("worker", `[{"hang": true}]`)
+	odd.Role = "not a token"
+	for what, args := range map[string]wire.SpawnArgs{"too large": args, "role": odd} {
+		_, err := w.spawn(wire.NewID(), args)
+		if e := wire.ErrorFrom(err); e == nil || e.Code != wire.CodeFailedPrecondition || e.Outcome != wire.OutcomeNotExecuted || !strings.Contains(e.Message, what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	rows, err := m.live.Rows(t.Context())
+	if err != nil || len(rows) != 0 {
+		t.Errorf("slots: %+v, %v", rows, err)
+	}
+}
+
+// A seat that is stopped before it runs, at any step of its life.
+func TestAStopOfALaunchLeavesNothingOnTheMesh(t *testing.T) {
+	w := newWorld(t)
+	m := w.authenticate()
+	t.Cleanup(failpoint.Disarm)
+	for _, fp := range []string{"host.provision.slot", "host.provision.activated", "host.provision.minted", "host.provision.active"} {
+		gate := filepath.Join(w.dir, fp)
+		if err := failpoint.Arm(fp + "=pause(" + gate + ")"); err != nil {
+			t.Fatal(err)
+		}
+		id := wire.NewID()
+		acc, err := w.spawn(id, w.args("worker", `[{"hang": true}]`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.eventually(fp+" is reached", func() (bool, string) { _, err := os.Stat(gate + ".reached"); return err == nil, "" })
+		s := m.slot("worker")
+		stopped := make(chan error, 1)
+		go func() { _, err := w.stop(acc, false); stopped <- err }()
+		w.awaitStatus("worker", "stopping")
+		if err := os.WriteFile(gate, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-stopped; err != nil {
+			t.Errorf("%s: stop: %v", fp, err)
+		}
+		if r := w.terminal(id); r.State != wire.GoalCancelled {
+			t.Errorf("%s: the goal ended %s: %+v", fp, r.State, r.Error)
+		}
+		m.nothingLeft(fp, s)
+	}
+}

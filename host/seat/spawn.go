@@ -80,6 +80,10 @@ func (s *Set) start(ctx context.Context, id, fingerprint string, o order) (_ wir
 	if err != nil {
 		return wire.Acceptance{}, wire.Refuse(wire.CodeUnavailable, "mint: %v", err)
 	}
+	if err := s.checkLife(p, minted); err != nil {
+		minted.release()
+		return wire.Acceptance{}, err
+	}
 	a, acc, other, err := s.take(ctx, key, fingerprint, p, minted)
 	if err != nil {
 		minted.release()

@@ -48,6 +48,16 @@ func (a *Static) Mint(ctx context.Context, r Request) (Credential, error) {
 	return c, nil
 }
 
+// Check reports whether a request would be refused.
+func (a *Static) Check(r Request) error {
+	c, _, err := a.draft(r)
+	clear(c.seed)
+	if err != nil {
+		return fmt.Errorf("check %s: %w", r.Profile, err)
+	}
+	return nil
+}
+
 // draft checks a request and signs what it asks for. Nothing is written, and what it returns is worth nothing
 // before enter: it has not left this function's caller.
 func (a *Static) draft(r Request) (Credential, wire.CredentialRow, error) {
