@@ -21,8 +21,6 @@ const (
 	// replayMax is how much earlier output a late attach shows. It is far more than a screen; older
 	// output is what `cotal logs` is for, and a slow terminal should not be busy with it for seconds.
 	replayMax = 256 << 10
-	// nudgePause is the time between the two sizes of a nudge: shorter, and programs see one change.
-	nudgePause = 50 * time.Millisecond
 	// keyWait is how long an incomplete key sequence is held back.
 	keyWait = 50 * time.Millisecond
 	// pendingMax bounds typed bytes that the seat has not taken; more is dropped, and said.
@@ -433,17 +431,8 @@ func (a *attachment) doNudge(ctx context.Context, l *link) {
 	if err != nil || rows < 2 || a.readOnly.Load() {
 		return
 	}
-	if l.Resize(ctx, rows-1, cols) != nil {
-		return
-	}
-	t := time.NewTimer(nudgePause)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-		return
-	}
-	a.resize(ctx, l)
+	_ = l.Nudge(ctx, rows, cols) // a lost connection shows elsewhere
+	a.resize(ctx, l)             // to what the window has become meanwhile
 }
 
 // sendKeys hands typed bytes to the seat, in order. It waits for a program that does not read.

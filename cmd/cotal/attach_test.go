@@ -288,6 +288,19 @@ func TestAttach_NudgesAProgramOfTheSameSizeToRepaint(t *testing.T) {
 	}
 }
 
+func TestAttach_ANudgeLastsUntilASlowProgramHasSeenIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	// It takes a sixth of a second to come to the news, as on a busy machine.
+	r.start("slow", `trap 'w=1' WINCH; echo begun; while :; do sleep 0.16; if [ -n "$w" ]; then w=; stty size; fi; done`)
+	first := r.run("attach", "slow")
+	first.see("30 100")
+	first.send("\x1d")
+	first.wait()
+	s := r.run("attach", "slow")
+	s.see("29 100\r\n30 100")
+}
+
 func TestAttach_OneTerminalHasTheKeyboardUntilAnotherTakesIt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

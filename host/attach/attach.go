@@ -46,7 +46,6 @@ const (
 	refuseFor    = 10 * time.Minute       // sessions of an earlier incarnation are told so when their holders say something
 	endFlush     = time.Second            // for the ends to reach the server when the host stops
 	replayMax    = 256 << 10              // bytes of earlier output that are shown for want of a screen
-	nudgePause   = 50 * time.Millisecond  // between the two sizes of a nudge: shorter, and programs see one change
 	repaintGap   = time.Second            // between two repaints of a viewer that loses output again and again
 	resyncMax    = 4096                   // bytes skipped to find a place where output can be picked up
 	gatherTime   = time.Millisecond       // how long a flood is gathered for a frame

@@ -366,10 +366,9 @@ func (v *view) endReplay() error {
 func (v *view) nudgeProgram() {
 	x := v.session
 	st := v.welcome
-	if st.Rows < 2 || st.Cols == 0 || x.conn().Resize(x.ctx, st.Rows-1, st.Cols) != nil || !x.pause(nudgePause) {
-		return
+	if st.Rows > 1 && st.Cols > 0 {
+		_ = x.conn().Nudge(x.ctx, st.Rows, st.Cols) // a lost connection shows elsewhere
 	}
-	_ = x.conn().Resize(x.ctx, st.Rows, st.Cols) // a lost connection shows elsewhere
 }
 
 // status sees who has the keyboard.
@@ -449,8 +448,6 @@ func (v *view) mend() {
 		return
 	}
 	if v.writer && st.Attached <= 1 && st.Rows > 1 {
-		if x.conn().Resize(x.ctx, st.Rows-1, st.Cols) == nil && x.pause(nudgePause) {
-			_ = x.conn().Resize(x.ctx, st.Rows, st.Cols)
-		}
+		_ = x.conn().Nudge(x.ctx, st.Rows, st.Cols)
 	}
 }

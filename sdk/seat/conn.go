@@ -510,6 +510,41 @@ func (c *Conn) Resize(ctx context.Context, rows, cols uint16) error {
 	return err
 }
 
+// Bounds of the time between the two sizes of a nudge.
+const (
+	nudgePause = 50 * time.Millisecond // shorter, and programs see one change
+	nudgeLook  = 25 * time.Millisecond
+	nudgeMost  = 2 * time.Second // of a program that does not repaint, or has not come to it on a busy machine
+)
+
+// Nudge makes a full-screen program repaint: its terminal has a row less, until the program has said something, and then
+// has the size rows and cols (in cells, rows 2 at least) that was asked for. A program that says nothing has two seconds.
+//
+// Errors: as of Resize, and the context's.
+func (c *Conn) Nudge(ctx context.Context, rows, cols uint16) error {
+	before, err := c.Get(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.Resize(ctx, rows-1, cols); err != nil {
+		return err
+	}
+	begun, wait := time.Now(), nudgePause
+	for {
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		}
+		wait = nudgeLook
+		if now, err := c.Get(ctx); err != nil || now.Next != before.Next || time.Since(begun) > nudgeMost {
+			return errors.Join(err, c.Resize(ctx, rows, cols))
+		}
+	}
+}
+
 // Signal acts on the agent. It returns when the signal was sent, not when it had its effect. On a
 // seat that is only prepared, every action but ActionInterrupt ends the seat; on one that has exited
 // it does nothing. Errors: *Error wrapping ErrForbidden, ErrStaleFence, ErrNotRunning, ErrClosed.

@@ -17,8 +17,7 @@ func TestRealPi_AnotherSessionInTheSameProgramIsTheSameSeat(t *testing.T) {
 	s.joins()
 	s.shown(wire.StatusIdle)
 	for _, command := range []string{"/new", "/reload"} {
-		s.say("say before " + command) // a session of which nothing was said is not left
-		s.asked("say before " + command)
+		s.takes("say before " + command) // a session of which nothing was said is not left
 		s.shown(wire.StatusIdle)
 		s.session(s.row.ID)
 		s.say(command)

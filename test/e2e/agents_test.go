@@ -129,8 +129,7 @@ func (s *scenario) goesOn(said string) stubmodel.Request {
 		now, _ := s.w.Seat(realSeat)
 		return now.Status == "running" && now.PID != s.row.PID && now.PID != 0 && now.Mesh == wire.StatusIdle, fmt.Sprintf("%+v\n%s", now, s.screen())
 	})
-	s.say("HISTORY of the session")
-	r := s.asked("HISTORY of the session")
+	r := s.takes("HISTORY of the session")
 	if !given(r, said) {
 		s.Errorf("it goes on without its history: %s", r.Reply)
 	}
@@ -236,6 +235,24 @@ func (s *scenario) say(text string) {
 	})
 }
 
+// takes types a text into a program that has just come up, until its model was asked it: some are idle, by what they
+// tell, before their input field is there for good, and what is typed then is lost.
+func (s *scenario) takes(text string) stubmodel.Request {
+	s.Helper()
+	for begin := time.Now(); ; {
+		s.say(text)
+		ctx, cancel := context.WithTimeout(s.Context(), busy.Limit(20*time.Second))
+		r, err := s.stub.Wait(ctx, stubmodel.Asked(text))
+		cancel()
+		if err == nil {
+			return r
+		}
+		if busy.Over(begin, agentWait) {
+			s.Fatalf("the agent never takes %q: %v\nits screen:\n%s", text, err, s.screen())
+		}
+	}
+}
+
 // asked waits until the model was asked a text and has answered.
 func (s *scenario) asked(text string) stubmodel.Request {
 	s.Helper()
@@ -273,8 +290,7 @@ func (s *scenario) joins() {
 }
 
 func (s *scenario) turn() {
-	s.say("say alpha")
-	if r := s.asked("say alpha"); !strings.Contains(r.Turn.System, realPersona) && !given(r, realPersona) {
+	if r := s.takes("say alpha"); !strings.Contains(r.Turn.System, realPersona) && !given(r, realPersona) {
 		s.Error("the persona did not reach the model")
 	}
 	s.shown(wire.StatusIdle)
