@@ -16,6 +16,7 @@ import (
 	"github.com/cotal-ai/cotal-host/host/broker"
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/host/instance"
+	"github.com/cotal-ai/cotal-host/host/lease"
 	"github.com/cotal-ai/cotal-host/host/trust"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -57,7 +58,7 @@ func TestAWorkspaceIsServedAsItWas(t *testing.T) {
 
 // served is a host that runs in this process. It has no plugins: what it does without a seat is what is looked at.
 type served struct {
-	t      *testing.T
+	t      testing.TB
 	h      *Host
 	root   string
 	cancel context.CancelFunc
@@ -84,7 +85,7 @@ func (b *syncBuffer) String() string {
 }
 
 // begin makes a host of a workspace, which does not run yet.
-func begin(t *testing.T, cfg Config) *served {
+func begin(t testing.TB, cfg Config) *served {
 	t.Helper()
 	s := &served{t: t, root: cfg.Root, ended: make(chan struct{}), stderr: &syncBuffer{}}
 	cfg.PluginsPath = filepath.Join(t.TempDir(), "plugins.toml")
@@ -124,7 +125,7 @@ func (s *served) run() error {
 	}
 }
 
-func serve(t *testing.T, cfg Config) *served {
+func serve(t testing.TB, cfg Config) *served {
 	t.Helper()
 	s := begin(t, cfg)
 	if err := s.run(); err != nil {
@@ -243,6 +244,14 @@ func TestAHostBootsAuthenticatedFromNothingAndAgain(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(first.h.inst.Dir, "broker.token")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("there is a token: %v", err)
+	}
+	// What only a step may do is done in one.
+	if _, err := op.SendChannel(t.Context(), "general", "hello"); err != nil {
+		t.Error(err)
+	}
+	var purged wire.PurgeReply
+	if _, err := op.Call(t.Context(), mesh.Call{Endpoint: wire.EndpointManager, Command: wire.CmdPurge, Args: wire.PurgeArgs{}}, &purged); err != nil || purged.Chat != 1 {
+		t.Errorf("purge: %+v, %v", purged, err)
 	}
 	var before []trust.Credential
 	for _, c := range first.h.auth.held {
@@ -365,6 +374,43 @@ func TestASecondHostServesTheSpaceWithTheKeysOfTheFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.status(first.operator())
+}
+
+// A copy of a workspace is the same instance. It does not begin beside the one that lives, and ends nothing that one
+// holds: who may end credentials is known by the lease, which is looked at first.
+func TestACopyOfAWorkspaceEndsNoCredentialOfTheHostThatLives(t *testing.T) {
+	root, copied := t.TempDir(), t.TempDir()
+	first := serve(t, Config{Root: root})
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(copied, os.DirFS(root)); err != nil {
+		t.Fatal(err)
+	}
+	if err := filepath.WalkDir(copied, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			err = os.Chmod(path, 0o600)
+		}
+		if err == nil && d.IsDir() {
+			err = os.Chmod(path, 0o700)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	first = serve(t, Config{Root: root})
+	if err := refused(t, Config{Root: copied, Server: first.h.url}); !errors.Is(err, lease.ErrHeld) || errors.Is(err, ErrNotBegun) {
+		t.Errorf("got %v", err)
+	}
+	first.status(first.operator())
+	for _, c := range first.h.auth.held {
+		b, err := bus.Connect(t.Context(), bus.Config{URL: first.h.url, Credentials: c.Current()})
+		if err != nil {
+			t.Errorf("the %s of the host that lives: %v", c.profile, err)
+			continue
+		}
+		b.Close()
+	}
 }
 
 // A broker that does not know these keys, one that is not there, and a store that cannot be used keep a host from
