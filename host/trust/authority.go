@@ -187,9 +187,10 @@ type Credential struct {
 	Issued  time.Time
 	Expires time.Time
 
-	token string
-	seed  []byte
-	now   func() time.Time
+	token  string
+	issuer string // public key that signed it
+	seed   []byte
+	now    func() time.Time
 }
 
 // Token is the user JWT. Error: ErrExpired.

@@ -127,7 +127,7 @@ func (a *Static) draft(r Request) (Credential, wire.CredentialRow, error) {
 	}
 	c := Credential{
 		ID: credentialID(token), Profile: p.name, Public: key.Public, Issued: now, Expires: exp,
-		token: token, seed: bytes.Clone(key.Seed), now: a.cfg.Now,
+		token: token, issuer: claims.Issuer, seed: bytes.Clone(key.Seed), now: a.cfg.Now,
 	}
 	if !p.agent {
 		a.minted.add(c, now)

@@ -71,3 +71,10 @@ func living(all []keyPair, now time.Time) []keyPair {
 		return p.Retired != nil && now.Sub(*p.Retired) > MaxLife+revocationSlack
 	})
 }
+
+// verifies reports whether what a key has signed is let in. What cannot be read is not taken for a key that is gone.
+func (k *Keyring) verifies(issuer string) bool {
+	s, err := k.readSpace()
+	defer s.wipe()
+	return err != nil || slices.ContainsFunc(s.Account.Signing, func(p keyPair) bool { return p.Public == issuer })
+}

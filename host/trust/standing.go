@@ -25,6 +25,8 @@ type Standing struct {
 	deliver func(context.Context, Credential) error
 	asked   chan struct{} // gets a value when one that has ended was asked for
 	again   *pulse        // of its authority
+	// verified says whether what a key has signed is let in; nil: nobody takes one away.
+	verified func(issuer string) bool
 
 	mu      sync.Mutex
 	current Credential
@@ -56,7 +58,7 @@ func (a *Static) Stand(ctx context.Context, r Request) (*Standing, error) {
 		return nil, err
 	}
 	r.Over = nil // it ends long before the first renewal
-	return &Standing{auth: a, req: r, now: a.cfg.Now, asked: make(chan struct{}, 1), again: &a.again, current: c}, nil
+	return &Standing{auth: a, req: r, now: a.cfg.Now, asked: make(chan struct{}, 1), again: &a.again, verified: a.cfg.Keys.verifies, current: c}, nil
 }
 
 // Adopt goes on with a credential that is a file: its holder outlives the host that minted it. Nothing is minted
@@ -99,9 +101,9 @@ func (a *Static) Adopt(r Request, file []byte) (*Standing, error) {
 	if !p.agent {
 		a.minted.adopt(a.Principal(claims.Subject))
 	}
-	return &Standing{auth: a, req: r, now: a.cfg.Now, asked: make(chan struct{}, 1), again: &a.again, current: Credential{
+	return &Standing{auth: a, req: r, now: a.cfg.Now, asked: make(chan struct{}, 1), again: &a.again, verified: a.cfg.Keys.verifies, current: Credential{
 		ID: credentialID(token), Profile: p.name, Public: claims.Subject, Issued: time.Unix(claims.IssuedAt, 0), Expires: time.Unix(claims.Expires, 0),
-		token: token, seed: r.Key.Seed, now: a.cfg.Now,
+		token: token, issuer: claims.Issuer, seed: r.Key.Seed, now: a.cfg.Now,
 	}}, nil
 }
 
@@ -147,13 +149,14 @@ func (a *Static) Retry() { a.again.beat() }
 // Configure sets what Run does beside renewing; before Run.
 func (s *Standing) Configure(cfg StandingConfig) { s.deliver = cfg.Deliver }
 
-// Token is the latest user JWT. One that has ended is renewed as soon as it is asked for: a connection that asks has
-// met a broker.
+// Token is the latest user JWT. One that has ended, or that a key has signed which was taken away, is renewed as soon as it is
+// asked for: a connection that asks has reached a server.
 //
 // Error: ErrExpired.
 func (s *Standing) Token() (string, error) {
-	token, err := s.Current().Token()
-	if err != nil {
+	c := s.Current()
+	token, err := c.Token()
+	if err != nil || !s.letIn(c.issuer) {
 		select {
 		case s.asked <- struct{}{}:
 		default:
@@ -161,6 +164,9 @@ func (s *Standing) Token() (string, error) {
 	}
 	return token, err
 }
+
+// letIn reports whether what a key has signed is let in.
+func (s *Standing) letIn(issuer string) bool { return s.verified == nil || s.verified(issuer) }
 
 // Sign signs what the broker asks.
 func (s *Standing) Sign(nonce []byte) ([]byte, error) { return s.Current().Sign(nonce) }
@@ -188,8 +194,11 @@ func (s *Standing) Run(ctx context.Context) {
 	for {
 		again := s.again.next()
 		s.mu.Lock()
-		wait, failed := nextRenewal(s.current.Issued, s.current.Expires, s.now(), s.failed), s.failed > 0
+		wait, failed, issuer := nextRenewal(s.current.Issued, s.current.Expires, s.now(), s.failed), s.failed > 0, s.current.issuer
 		s.mu.Unlock()
+		if !failed && !s.letIn(issuer) {
+			wait = 0 // the key that signed it was taken away: nobody lets it in any more, whatever its end
+		}
 		// Not all at once, where many were minted together.
 		wait += time.Duration(rand.Int64N(int64(wait/20) + 1))
 		t := time.NewTimer(min(wait, renewalLook))
