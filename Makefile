@@ -71,7 +71,7 @@ workspace:
 	  echo 'opencode is not installed; the sample persona "opencode" needs it: npm install -g opencode-ai@1.18.33'
 
 run: build workspace ## build, and serve from a scratch workspace (ROOT=dir chooses another)
-	@exec bin/cotal-host serve --open --root '$(ROOT)'
+	@exec bin/cotal-host serve --root '$(ROOT)'
 
 test-tools:
 	@.ci/need test

@@ -71,7 +71,7 @@ func (s *stopper) status(ctx context.Context) (wire.StatusReply, error) {
 func (s *stopper) silent(why string) error {
 	switch {
 	case s.root == "" && s.endpoint.URL == "":
-		return cli.Fail(cli.Unreachable, "not running: there is no .cotal/host here or in a directory above; start one with: cotal-host serve --open")
+		return cli.Fail(cli.Unreachable, "not running: there is no .cotal/host here or in a directory above; start one with: cotal-host serve")
 	case s.root != "" && !s.running.Held:
 		text := fmt.Sprintf("not running: no process holds the lock of %s", s.root)
 		rows, err := s.seats()

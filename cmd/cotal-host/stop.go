@@ -136,8 +136,8 @@ func (s *stopper) find() error {
 
 // noLock says what is wrong with a host whose lock is gone, and the fix.
 func (s *stopper) noLock() string {
-	return fmt.Sprintf("running (%s), but its lock file is gone (deleted or replaced), so nothing keeps a second host out; restart it: cotal-host stop --root %s, then cotal-host serve --open --root %s",
-		s.who(), s.root, s.root)
+	return fmt.Sprintf("running (%s), but its lock file is gone (deleted or replaced), so nothing keeps a second host out; restart it: cotal-host stop --root %s, then %s",
+		s.who(), cli.Quote(s.root), cli.ServeCommand(s.root, nil))
 }
 
 func (s *stopper) run(ctx context.Context) (stopResult, error) {
@@ -187,7 +187,7 @@ func (s *stopper) uncertain(ctx context.Context, res stopResult, cause error) (s
 	s.unsure = true
 	now := "it may be ending them still; look: cotal-host status"
 	if s.awaitDeath(ctx) {
-		now = "the host is gone, and the next one says which are left: cotal-host serve --open --root " + s.root + ", then cotal ps"
+		now = "the host is gone, and the next one says which are left: " + cli.ServeCommand(s.root, nil) + ", then cotal ps"
 	}
 	text := "the host (" + s.who() + ") was asked to end its seats and stop, and its answer was lost"
 	if s.hadErr != nil {
@@ -360,7 +360,7 @@ func (s *stopper) awaitGone(ctx context.Context, res stopResult) (stopResult, er
 func (s *stopper) judge(res stopResult) (stopResult, error) {
 	res.Stopped = true
 	if n := len(res.Left); n > 0 {
-		return res, cli.Fail(cli.Partial, "the host is stopped, but %d of its seats could not be proved gone; their names stay held, and the next host goes on ending them: cotal-host serve --open --root %s", n, s.root)
+		return res, cli.Fail(cli.Partial, "the host is stopped, but %d of its seats could not be proved gone; their names stay held, and the next host goes on ending them: %s", n, cli.ServeCommand(s.root, nil))
 	}
 	return res, nil
 }

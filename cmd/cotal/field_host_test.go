@@ -63,7 +63,7 @@ func TestFieldF15_TheServiceInTheReadmeSparesSeats(t *testing.T) {
 			t.Errorf("%s is %q, want %q", key, set[key], want)
 		}
 	}
-	if !strings.HasSuffix(set["ExecStart"], "/cotal-host serve --open") || !strings.Contains(set["Environment"], "PATH=") {
+	if !strings.HasSuffix(set["ExecStart"], "/cotal-host serve") || !strings.Contains(set["Environment"], "PATH=") {
 		t.Errorf("it starts %q with %q", set["ExecStart"], set["Environment"])
 	}
 }

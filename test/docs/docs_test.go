@@ -83,7 +83,7 @@ func TestInstalledBundleRunsThroughItsLinks(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(prefix, "lib/cotal-host/cotal-fakeplugin")); err == nil {
 		t.Error("the faulty plugin of the tests was installed")
 	}
-	h := w.LaunchProgram(filepath.Join(prefix, "bin/cotal-host"), []string{"serve", "--open"}, harness.HostOptions{})
+	h := w.LaunchProgram(filepath.Join(prefix, "bin/cotal-host"), []string{"serve"}, harness.HostOptions{})
 	if err := h.WaitReady(harness.DefaultWait); err != nil {
 		t.Fatalf("start the installed host: %v\n%s", err, h.Stderr())
 	}

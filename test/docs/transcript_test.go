@@ -29,7 +29,7 @@ type reader struct {
 // may be fetched.
 func newReader(t *testing.T) *reader {
 	t.Helper()
-	w := harness.New(t)
+	w := harness.NewAuthenticated(t)
 	root, err := harness.ModuleDir()
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func (r *reader) follow(page string) {
 		}
 		for _, s := range steps(m[3]) {
 			commands++
-			if args, ok := strings.CutPrefix(s.command, "cotal-host serve --open"); ok {
+			if args, ok := strings.CutPrefix(s.command, "cotal-host serve"); ok {
 				r.w.Setenv("PATH", r.path)
 				r.w.Root = r.dir
 				r.w.Start(harness.HostOptions{Args: strings.Fields(args)})
