@@ -141,6 +141,11 @@ func New(cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("workspace root: %w", err)
 	}
+	if cfg.Keys != "" {
+		if cfg.Keys, err = filepath.Abs(cfg.Keys); err != nil {
+			return nil, fmt.Errorf("keys: %w", err)
+		}
+	}
 	if st, err := os.Stat(cfg.Root); err != nil || !st.IsDir() {
 		return nil, fmt.Errorf("workspace root %s is not a directory; create it, or name another with --root", cfg.Root)
 	}
