@@ -161,6 +161,10 @@ func (a *actor) lifeSteps(row journal.SeatRow, m *minting, undo func(func() erro
 // first, and the step is done again.
 func (a *actor) clearing(l provision.Life, take func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
+		// A host that was frozen may not know yet that another one of its instance has looked for slots since.
+		if err := a.set.awaitLease(ctx); err != nil {
+			return err
+		}
 		err := take(ctx)
 		var held *provision.HeldError
 		if !errors.As(err, &held) {

@@ -530,3 +530,43 @@ func TestAStopOfALaunchLeavesNothingOnTheMesh(t *testing.T) {
 		m.nothingLeft(fp, s)
 	}
 }
+
+// A broker that goes away in the middle of a launch: nothing of the launch is executed, which its goal says; what it had
+// on the mesh is taken away when the broker is back.
+func TestALaunchWhoseBrokerGoesAwayIsUndoneOnceItIsBack(t *testing.T) {
+	w := newWorld(t)
+	m := w.authenticate()
+	t.Cleanup(failpoint.Disarm)
+	gate := filepath.Join(w.dir, "go")
+	if err := failpoint.Arm("host.provision.minted=pause(" + gate + ");host.provision.filed=1*error(no room)"); err != nil {
+		t.Fatal(err)
+	}
+	id := wire.NewID()
+	if _, err := w.spawn(id, w.args("worker", `[{"hang": true}]`)); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("a credential is minted", func() (bool, string) { _, err := os.Stat(gate + ".reached"); return err == nil, "" })
+	s := m.slot("worker")
+	m.br.Shutdown()
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.terminal(id); r.State != wire.GoalFailed || r.Error.Outcome != wire.OutcomeNotExecuted || !strings.Contains(r.Error.Message, "no room") {
+		t.Errorf("the goal ended %s: %+v", r.State, r.Error)
+	}
+	row := w.awaitStatus("worker", "exited")
+	w.eventually("ps says why the name is held", func() (bool, string) {
+		row = w.row("worker")
+		return strings.Contains(row.Reason, "its name is held"), row.Reason
+	})
+	if _, err := w.spawn(wire.NewID(), w.args("worker", `[{"hang": true}]`)); err == nil {
+		t.Error("its name is free")
+	}
+	var err error
+	if m.br, err = broker.Start(t.Context(), m.cfg); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the name is free", func() (bool, string) { r := w.row("worker"); return r.Reason == "", r.Reason })
+	m.nothingLeft("a launch without broker", s)
+	w.run("worker", `[{"hang": true}]`)
+}
