@@ -96,6 +96,11 @@ func TestJSON_IsWhatTheDocumentationSays(t *testing.T) {
 	w.Host("auth", "export", "--root", keys).OK()
 	run(0, "auth", "status", "--root", keys)
 	run(0, "auth", "rotate", "--root", keys)
+	w = harness.NewAuthenticated(t)
+	w.Start(harness.HostOptions{})
+	w.Spawn("sleeper", "sleep", "600")
+	run(0, "slots")
+	run(0, "auth", "mint", "observer", "--output", w.Path("watch.creds"))
 	for path := range outputs {
 		if !tried[path] {
 			t.Errorf("%s was not tried", path)

@@ -7,6 +7,9 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
+// credsEnv names the file of a seat's credential. The path is no secret.
+const credsEnv = "COTAL_CREDS"
+
 // launchEnv is the environment a connector builds on. What the launched program needs to reach the mesh is
 // written into its launch directory, and named by it.
 func (a *actor) launchEnv(p *plan, dir string) ([]string, error) {
@@ -35,5 +38,9 @@ func (a *actor) launchEnv(p *plan, dir string) ([]string, error) {
 		AllowSubscribe: a.set.mayRead(p.profile.AllowSubscribe), AllowPublish: p.profile.AllowPublish,
 	}
 	material, err := launch.WriteMaterial(dir, m)
+	if m.Creds != "" {
+		// A cotal that the program runs calls as the seat, and not with the credential of whoever sits at the machine.
+		material = append(material, credsEnv+"="+m.Creds)
+	}
 	return launch.MergeEnv(env, material), err
 }
