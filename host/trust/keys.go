@@ -94,6 +94,8 @@ type spaceKeys struct {
 type revokedKeys struct {
 	V       int              `json:"v"`
 	Revoked map[string]int64 `json:"revoked"` // public nkey: seconds; refuses what was issued until then
+	// Until is when the last credential of a key ends by itself, in seconds; of a key that is not in it that is not known.
+	Until map[string]int64 `json:"until,omitempty"`
 }
 
 // Keyring is the keys of one space and its broker, as they are in a SecretStore. It keeps no seed in memory.
@@ -226,16 +228,16 @@ func (k *Keyring) readSpace() (spaceKeys, error) {
 	return s, nil
 }
 
-func (k *Keyring) readRevoked() (map[string]int64, error) {
+func (k *Keyring) readRevoked() (revokedKeys, error) {
 	var r revokedKeys
 	name := revokedFile(k.space)
 	err := k.read(name, &r)
 	if errors.Is(err, fs.ErrNotExist) {
 		// Without it whatever was revoked would be let in again.
-		return nil, damaged(name, errors.New("is missing"))
+		return r, damaged(name, errors.New("is missing"))
 	}
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	for nkey := range r.Revoked {
 		if err == nil && !nkeys.IsValidPublicUserKey(nkey) {
@@ -243,9 +245,9 @@ func (k *Keyring) readRevoked() (map[string]int64, error) {
 		}
 	}
 	if err != nil || r.V != 1 {
-		return nil, damaged(name, err)
+		return r, damaged(name, err)
 	}
-	return r.Revoked, nil
+	return r, nil
 }
 
 func (k *Keyring) read(name string, dst any) error {
@@ -377,9 +379,19 @@ func (k *Keyring) change(ctx context.Context, edit func(*spaceKeys) (bool, error
 	return nil
 }
 
-// Revoke adds keys to those that the account refuses, and drops what no living credential needs any more: one
-// that was issued before a revocation is dead by itself after the longest life of a credential.
+// Revoke adds keys to those that the account refuses. When their credentials end by themselves is not known.
 func (k *Keyring) Revoke(ctx context.Context, public ...string) error {
+	keys := map[string]time.Time{}
+	for _, p := range public {
+		keys[p] = time.Time{}
+	}
+	return k.RevokeUntil(ctx, keys)
+}
+
+// RevokeUntil adds keys to those that the account refuses, each with the end of its last credential, and drops what no
+// living credential needs any more: past that end, or where it is zero past the longest life of a credential. Every
+// server is told all of them at each revocation, and most keys were for one step.
+func (k *Keyring) RevokeUntil(ctx context.Context, keys map[string]time.Time) error {
 	unlock, err := k.store.Lock(ctx)
 	if err != nil {
 		return fmt.Errorf("revoke keys: %w", err)
@@ -391,17 +403,28 @@ func (k *Keyring) Revoke(ctx context.Context, public ...string) error {
 	}
 	now := k.now()
 	kept := prunedRevocations(all, now)
-	changed := len(kept) != len(all)
-	for _, p := range public {
+	changed := len(kept.Revoked) != len(all.Revoked)
+	for p, until := range keys {
 		if !nkeys.IsValidPublicUserKey(p) {
 			return fmt.Errorf("revoke keys: %q is no user key", p)
 		}
-		if _, ok := kept[p]; !ok {
-			kept[p], changed = now.Unix(), true
+		_, ok := kept.Revoked[p]
+		have, known := kept.Until[p]
+		switch {
+		case !ok:
+			kept.Revoked[p], changed = now.Unix(), true
+			if !until.IsZero() {
+				kept.Until[p] = until.Unix()
+			}
+		case known && until.IsZero():
+			delete(kept.Until, p)
+			changed = true
+		case known && until.Unix() > have:
+			kept.Until[p], changed = until.Unix(), true
 		}
 	}
 	if changed {
-		if err := k.write(revokedFile(k.space), revokedKeys{V: 1, Revoked: kept}, nil); err != nil {
+		if err := k.write(revokedFile(k.space), kept, nil); err != nil {
 			return fmt.Errorf("revoke keys: %w", err)
 		}
 	}
@@ -409,11 +432,20 @@ func (k *Keyring) Revoke(ctx context.Context, public ...string) error {
 }
 
 // prunedRevocations are those that still have something to refuse.
-func prunedRevocations(all map[string]int64, now time.Time) map[string]int64 {
-	kept := map[string]int64{}
-	for p, at := range all {
-		if now.Sub(time.Unix(at, 0)) <= MaxLife+revocationSlack {
-			kept[p] = at
+func prunedRevocations(all revokedKeys, now time.Time) revokedKeys {
+	kept := revokedKeys{V: 1, Revoked: map[string]int64{}, Until: map[string]int64{}}
+	for p, at := range all.Revoked {
+		end := time.Unix(at, 0).Add(MaxLife)
+		until, known := all.Until[p]
+		if known {
+			end = time.Unix(min(until, end.Unix()), 0)
+		}
+		if now.Sub(end) > revocationSlack {
+			continue
+		}
+		kept.Revoked[p] = at
+		if known {
+			kept.Until[p] = until
 		}
 	}
 	return kept
@@ -464,7 +496,7 @@ func (k *Keyring) Bundle() (Bundle, error) {
 		acc.SigningKeys.Add(p.Public)
 		out.Signing = append(out.Signing, p.Public)
 	}
-	for nkey, at := range prunedRevocations(revoked, k.now()) {
+	for nkey, at := range prunedRevocations(revoked, k.now()).Revoked {
 		acc.RevokeAt(nkey, time.Unix(at, 0))
 	}
 	err = b.Operator.with(func(op nkeys.KeyPair, sign jwt.SignFn) error {

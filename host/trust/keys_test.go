@@ -209,8 +209,8 @@ func TestKilledAtEachStepKeysAreTheOldOnesOrTheNewOnes(t *testing.T) {
 			if strings.Contains(fp, "revoked") {
 				wantRevoked = 1
 			}
-			if len(s.Account.Signing) != wantKeys || len(revoked) != wantRevoked {
-				t.Errorf("%d signing keys and %d revoked, want %d and %d", len(s.Account.Signing), len(revoked), wantKeys, wantRevoked)
+			if len(s.Account.Signing) != wantKeys || len(revoked.Revoked) != wantRevoked {
+				t.Errorf("%d signing keys and %d revoked, want %d and %d", len(s.Account.Signing), len(revoked.Revoked), wantKeys, wantRevoked)
 			}
 		})
 	}
@@ -371,21 +371,48 @@ func TestRevokedKeysAreForgottenOnceWhatTheyHeldHasEnded(t *testing.T) {
 	must(t, k.Revoke(t.Context(), revokedKey))
 	revoked, err := k.readRevoked()
 	must(t, err)
-	first := revoked[revokedKey]
+	first := revoked.Revoked[revokedKey]
 	c.add(time.Hour)
 	must(t, k.Revoke(t.Context(), revokedKey))
-	if revoked, err = k.readRevoked(); err != nil || revoked[revokedKey] != first || first == 0 {
+	if revoked, err = k.readRevoked(); err != nil || revoked.Revoked[revokedKey] != first || first == 0 {
 		t.Errorf("a second revocation moved the first: %v, %v", revoked, err)
 	}
 	c.add(MaxLife + revocationSlack)
 	must(t, k.Revoke(t.Context()))
-	if revoked, err = k.readRevoked(); err != nil || len(revoked) != 0 {
+	if revoked, err = k.readRevoked(); err != nil || len(revoked.Revoked) != 0 {
 		t.Errorf("revoked: %v, %v; want none", revoked, err)
+	}
+	// Of a key whose last credential has an end that is known: past that.
+	end := c.now().Add(5 * time.Minute)
+	must(t, k.RevokeUntil(t.Context(), map[string]time.Time{revokedKey: end}))
+	c.add(5*time.Minute + revocationSlack - 2*time.Second)
+	must(t, k.Revoke(t.Context()))
+	if revoked, err = k.readRevoked(); err != nil || len(revoked.Revoked) != 1 {
+		t.Errorf("before the end of its last credential: %v, %v", revoked, err)
+	}
+	must(t, k.RevokeUntil(t.Context(), map[string]time.Time{revokedKey: end.Add(time.Minute)}))
+	c.add(30 * time.Second)
+	if b, err := k.Bundle(); err != nil || !accountRefuses(t, b, revokedKey) {
+		t.Errorf("before the end of one that was found later: %v", err)
+	}
+	c.add(time.Minute)
+	must(t, k.Revoke(t.Context()))
+	if revoked, err = k.readRevoked(); err != nil || len(revoked.Revoked) != 0 {
+		t.Errorf("past the end of its last credential: %v, %v", revoked, err)
 	}
 	must(t, os.Remove(filepath.Join(k.store.(*FileStore).dir, revokedFile(space))))
 	if _, err := k.Bundle(); err == nil || !strings.Contains(err.Error(), revokedFile(space)) {
 		t.Errorf("without the list of revoked keys: %v", err)
 	}
+}
+
+// accountRefuses reports whether servers that are told this refuse a key.
+func accountRefuses(t *testing.T, b Bundle, key string) bool {
+	t.Helper()
+	c, err := jwt.DecodeAccountClaims(b.Accounts[b.Account])
+	must(t, err)
+	_, ok := c.Revocations[key]
+	return ok
 }
 
 // A reader of a secret that is renewed all the time sees whole ones, whatever mode the file had.

@@ -39,26 +39,28 @@ func (a *Static) Revoke(ctx context.Context, of Life) (Revoked, error) {
 	if err != nil {
 		return r, fmt.Errorf("revoke credentials of %s: %w", of.UID, err)
 	}
-	for h, n := range holders {
+	for h, c := range holders {
 		r.Holders = append(r.Holders, h)
-		r.Credentials += n
+		r.Credentials += c.credentials
 	}
 	slices.Sort(r.Holders)
 	if len(r.Holders) == 0 {
 		return r, nil // nothing was ever minted, so nobody holds anything
 	}
 	var keys []string
+	until := map[string]time.Time{}
 	for _, h := range r.Holders {
 		p, err := wire.PrincipalOf(h)
 		if err != nil || !nkeys.IsValidPublicUserKey(p.Actor) {
 			return r, fmt.Errorf("revoke credentials of %s: %w: holder %s is not known by its key; another authority made it, and has to end it", of.UID, ErrUnverified, h)
 		}
 		keys = append(keys, p.Actor)
+		until[p.Actor] = holders[h].until
 	}
 	if err := fpRowsRevoked.Hit(); err != nil {
 		return r, err
 	}
-	if err := a.cfg.Keys.Revoke(ctx, keys...); err != nil {
+	if err := a.cfg.Keys.RevokeUntil(ctx, until); err != nil {
 		return r, fmt.Errorf("revoke credentials of %s: %w", of.UID, err)
 	}
 	if err := a.evict(ctx, keys, &r); err != nil {
@@ -67,16 +69,22 @@ func (a *Static) Revoke(ctx context.Context, of Life) (Revoked, error) {
 	return r, nil
 }
 
-// revokeRows marks every row of a family, and returns how many credentials each holder has in it, the ones
-// that were marked before included: whoever marked them may not have come to the end.
-func (a *Static) revokeRows(ctx context.Context, of Life) (map[string]int, error) {
-	family, err := of.family()
+// family is what one holder has in a family.
+type family struct {
+	credentials int
+	until       time.Time // the end of the last of them
+}
+
+// revokeRows marks every row of a family, and returns what each holder has in it, the credentials that were marked
+// before included: whoever marked them may not have come to the end.
+func (a *Static) revokeRows(ctx context.Context, of Life) (map[string]family, error) {
+	filter, err := of.family()
 	if err != nil {
 		return nil, err
 	}
-	holders := map[string]int{}
+	holders := map[string]family{}
 	return holders, a.asExecutorOf(ctx, of, func(rec *bus.Records) error {
-		rows, err := rec.Scan(ctx, family)
+		rows, err := rec.Scan(ctx, filter)
 		if err != nil {
 			return err
 		}
@@ -90,7 +98,12 @@ func (a *Static) revokeRows(ctx context.Context, of Life) (map[string]int, error
 			if of == a.own() && a.minted.has(c) {
 				continue
 			}
-			holders[c.HolderPrincipal]++
+			h := holders[c.HolderPrincipal]
+			h.credentials++
+			if end := time.UnixMilli(c.Exp); end.After(h.until) {
+				h.until = end
+			}
+			holders[c.HolderPrincipal] = h
 			if c.State == wire.CredentialActive {
 				g.Go(func() error { return a.markRevoked(gctx, rec, row.Key) })
 			}
