@@ -17,6 +17,9 @@ import (
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
+// long runs try everything; a short one has a slice of it.
+var long = os.Getenv("COTAL_LONG") != ""
+
 // patient is a world with a seat that a bridge puts on the mesh and prints what is said to it.
 type patient struct {
 	*rig
@@ -120,6 +123,15 @@ func (p *patient) doctor(code int, args ...string) map[string]trust.Fact {
 	return all
 }
 
+// answers waits until the host answers again.
+func (p *patient) answers() {
+	p.t.Helper()
+	harness.Eventually(p.t, patience, "the host answers", func() (bool, string) {
+		res := p.CLI("ps")
+		return res.Code == 0, res.String()
+	})
+}
+
 // stopHost stops the host and leaves the seat.
 func (p *patient) stopHost() {
 	p.t.Helper()
@@ -172,6 +184,7 @@ func TestRepair_ABrokerThatIsBackWithItsStoreNeedsNone(t *testing.T) {
 	p.kept("the broker is gone")
 	p.broker.Restart()
 	p.connected()
+	p.answers()
 	p.whole("the broker is back")
 }
 
@@ -187,6 +200,7 @@ func TestRepair_ABrokerThatLostItsStoreUnderAHostThatRuns(t *testing.T) {
 	}
 	b.Restart()
 	p.connected()
+	p.answers()
 	args := []string{"spawn", "--agent", "command", "--name", "other", "--detach", "--", "/bin/sleep", "3600"}
 	res := p.Run(t.Context(), filepath.Join(p.Bin, "cotal"), args...)
 	if res.Code == 0 {
@@ -230,15 +244,21 @@ func TestRepair_AnEmbeddedStoreThatIsGone(t *testing.T) {
 
 // What a host keeps in a store that is damaged is told of by name, moved aside, and made again.
 func TestRepair_AStoreThatIsGarbled(t *testing.T) {
+	flip := func(b []byte) []byte { b[len(b)/2] ^= 0xff; return b }
 	for what, c := range map[string]struct {
+		long         bool
 		stream, file string
 		change       func([]byte) []byte
 	}{
-		"the description of the records is cut off": {"KV_cotal_records", "meta.inf", func(b []byte) []byte { return b[:len(b)/2] }},
-		"the description of the ledger is empty":    {"KV_cotal_auth", "meta.inf", func([]byte) []byte { return nil }},
-		"a byte of the records is flipped":          {"KV_cotal_records", "msgs/1.blk", func(b []byte) []byte { b[len(b)/2] ^= 0xff; return b }},
-		"a byte of the messages is flipped":         {"DM", "msgs/1.blk", func(b []byte) []byte { b[len(b)/2] ^= 0xff; return b }},
+		"the description of the records is cut off": {false, "KV_cotal_records", "meta.inf", func(b []byte) []byte { return b[:len(b)/2] }},
+		"the description of the ledger is empty":    {true, "KV_cotal_auth", "meta.inf", func([]byte) []byte { return nil }},
+		"a byte of the ledger is flipped":           {true, "KV_cotal_auth", "msgs/1.blk", flip},
+		"a byte of the records is flipped":          {true, "KV_cotal_records", "msgs/1.blk", flip},
+		"a byte of the messages is flipped":         {false, "DM", "msgs/1.blk", flip},
 	} {
+		if c.long && !long {
+			continue
+		}
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			p := newPatient(t, false)
@@ -271,7 +291,15 @@ func TestRepair_AStoreThatIsGarbled(t *testing.T) {
 func TestRepair_ThatIsKilledIsFinishedByTheNext(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, false)
-	for _, point := range []string{"host.repair.set-aside", "host.repair.streams", "host.provision.head", "host.provision.minted", "host.repair.restored", "host.repair.repaired"} {
+	points := []string{
+		"host.repair.streams", "host.provision.minted", // of a short run
+		"host.repair.set-aside", "host.register.frozen", "host.provision.uid", "host.provision.head", "host.provision.activated", "host.mint.ledgered",
+		"host.provision.active", "host.repair.restored", "host.repair.repaired",
+	}
+	if !long {
+		points = points[:2]
+	}
+	for _, point := range points {
 		p.stopHost()
 		if err := os.RemoveAll(p.store()); err != nil {
 			t.Fatal(err)
@@ -341,13 +369,13 @@ func (p *patient) stopHost2(pid int) {
 // A broker that refuses connections for a long time costs no seat and no credential.
 func TestRepair_ALongTimeOfRefusedConnectionsNeedsNone(t *testing.T) {
 	t.Parallel()
-	long := 6 * time.Second
-	if os.Getenv("COTAL_LONG") != "" {
-		long = 30 * time.Second
+	away := 6 * time.Second
+	if long {
+		away = 30 * time.Second
 	}
 	p := newPatient(t, true)
 	p.broker.Kill()
-	ctx, cancel := context.WithTimeout(t.Context(), long)
+	ctx, cancel := context.WithTimeout(t.Context(), away)
 	defer cancel()
 	<-ctx.Done()
 	p.kept("the broker was away")
@@ -356,6 +384,7 @@ func TestRepair_ALongTimeOfRefusedConnectionsNeedsNone(t *testing.T) {
 	}
 	p.broker.Restart()
 	p.connected()
+	p.answers()
 	p.whole("the broker is back")
 }
 
@@ -365,10 +394,7 @@ func TestRepair_ASigningKeyThatIsDroppedCostsNoSeat(t *testing.T) {
 	p := newPatient(t, false)
 	path, was := p.credential(p.row)
 	p.CLI("auth", "rotate", "--drop").OK()
-	harness.Eventually(t, patience, "the host answers its operator", func() (bool, string) {
-		res := p.CLI("ps")
-		return res.Code == 0, res.String()
-	})
+	p.answers()
 	p.same("its signing key was dropped")
 	harness.Eventually(t, patience, "the seat has another credential", func() (bool, string) {
 		text, err := os.ReadFile(path)

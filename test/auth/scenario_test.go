@@ -78,14 +78,14 @@ func TestScenario_TwoAgentsAndTheirOperatorLiveThroughTheDeathOfTheirHost(t *tes
 	private()
 	talk := func(word string) {
 		t.Helper()
-		r.CLI("send", "ann", "for ann: "+word).OK()
+		r.CLI("send", "@ann", "for ann: "+word).OK()
 		said(t, inbox, "for ann: "+word)
-		r.CLI("send", "bob", "for bob: "+word).OK()
+		r.CLI("send", "@bob", "for bob: "+word).OK()
 		harness.Eventually(t, patience, "the bridge brings "+word, func() (bool, string) {
 			out := r.CLI("logs", "bob").OK().Stdout
 			return strings.Contains(out, "for bob: "+word), out
 		})
-		r.CLI("send", "#team", "for all: "+word).OK()
+		r.CLI("send", "team", "for all: "+word).OK()
 		said(t, heard, "for all: "+word)
 		harness.Eventually(t, patience, "history", func() (bool, string) {
 			out := r.CLI("history", "team").OK().Stdout
@@ -139,7 +139,7 @@ func (r *rig) everyCommand(t *testing.T) {
 	t.Helper()
 	for _, line := range []string{
 		"ps", "ps --json", "ps --all", "status", "status --json", "inspect ann", "inspect bob --json", "logs ann", "roster", "roster --json", "history team --json",
-		"send ann hello", "send #team hello", "describe", "describe ps --json", "models command", "personas list", "personas show helper", "ext list", "ext info command",
+		"send @ann hello", "send team hello", "describe", "describe ps --json", "personas list", "personas show helper", "ext list", "ext info command",
 		"invoke manager ps", "input bob --text typed", "spawn helper --detach -- /bin/sleep 3600", "inspect helper", "stop helper", "slots", "auth status", "version", "purge --yes",
 	} {
 		if res := r.CLI(strings.Fields(line)...); res.Code != 0 {
