@@ -70,7 +70,10 @@ func TestAnAgentWithACredentialDoesWhatItWasGranted(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &world{t: t}
-	reads := func(s *wire.LaunchSeat) { s.Subscribe = []string{"team"} }
+	// What the launch says and what the credential grants may differ: the credential counts.
+	reads := func(s *wire.LaunchSeat) {
+		s.Subscribe, s.AllowSubscribe, s.AllowPublish = []string{"team"}, []string{"team", "ops"}, []string{"team", "ops"}
+	}
 	a := w.joined(withCredential(t, m, ann, reads), bridge.Options{})
 	b := w.joined(withCredential(t, m, bob, reads, func(s *wire.LaunchSeat) { s.Role = "review" }), bridge.Options{})
 	a.until("cotal_roster", nil, "bob")
@@ -96,6 +99,7 @@ func TestAnAgentWithACredentialDoesWhatItWasGranted(t *testing.T) {
 		{"writing elsewhere", "cotal_send", map[string]any{"channel": "ops", "text": "x"}, []string{"ops", "may not write to that channel"}},
 		{"reading elsewhere", "cotal_history", map[string]any{"channel": "ops"}, []string{"ops", "denies"}},
 		{"joining elsewhere", "cotal_join", map[string]any{"channel": "ops"}, []string{"ops", "denies"}},
+		{"writing where the launch does not say it", "cotal_send", map[string]any{"channel": "x", "text": "x"}, []string{"you may not post to channel x"}},
 	} {
 		begin := time.Now()
 		text, ok := a.try(c.tool, c.args)
@@ -123,9 +127,11 @@ func TestABridgeComesBackWithTheRenewedCredential(t *testing.T) {
 	ann, bob := m.Agent(spec("ann")), m.Agent(spec("bob"))
 	ann.Expire(2 * time.Second)
 	w := &world{t: t}
-	reads := func(s *wire.LaunchSeat) { s.Subscribe = []string{"team"} }
+	reads := func(s *wire.LaunchSeat) {
+		s.Subscribe, s.AllowSubscribe, s.AllowPublish = []string{"team"}, []string{"team"}, []string{"team"}
+	}
 	a := w.joined(withCredential(t, m, ann, reads), bridge.Options{})
-	b := w.joined(withCredential(t, m, bob), bridge.Options{})
+	b := w.joined(withCredential(t, m, bob, reads), bridge.Options{})
 	a.until("cotal_orientation", nil, "Channels you read: team.")
 	m.Stop()
 	for begin := time.Now(); ; time.Sleep(5 * time.Millisecond) { // the clock alone decides

@@ -193,8 +193,15 @@ func TestWhereAnAgentSpeaksThatNamesNoChannel(t *testing.T) {
 		}
 	}
 	for channel, want := range map[string]bool{"team": true, "team.x": false, "dev.a.b": true, "dev": false, "dev.>": true, "*": false} {
-		if got := covered([]string{"team", "dev.>"}, channel); got != want {
+		if got := (&Launch{}).covers([]string{"team", "dev.>"}, channel); got != want {
 			t.Errorf("%s: %v", channel, got)
+		}
+	}
+	// Where nothing is said the mesh decides in open mode, and with a credential nothing is granted.
+	for creds, want := range map[string]string{"": "what the mesh lets you", "/c": "none"} {
+		l := &Launch{Creds: creds}
+		if got := l.covers(nil, "team"); got != (creds == "") || l.allowed(nil) != want {
+			t.Errorf("credential %q: %v, %q", creds, got, l.allowed(nil))
 		}
 	}
 }

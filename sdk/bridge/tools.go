@@ -122,7 +122,7 @@ func (b *Bridge) orientation(ctx context.Context, _ noArgs) (string, error) {
 	fmt.Fprintf(&t, "Status: %s. Attention: %s.\n", status, b.attention)
 	joined := slices.Clone(b.order)
 	b.mu.Unlock()
-	fmt.Fprintf(&t, "Channels you read: %s. You may read: %s. You may post to: %s.\n", orNone(joined), orAny(b.l.AllowSubscribe), orAny(b.l.AllowPublish))
+	fmt.Fprintf(&t, "Channels you read: %s. You may read: %s. You may post to: %s.\n", orNone(joined), b.l.allowed(b.l.AllowSubscribe), b.l.allowed(b.l.AllowPublish))
 	fmt.Fprintf(&t, "Capabilities: %s.\n", orNone(b.l.Capabilities))
 	direct, channel := b.box.unread()
 	fmt.Fprintf(&t, "Unread: %d direct, %d of channels; read them with cotal_inbox.\n", direct, channel)
@@ -181,7 +181,7 @@ func (b *Bridge) send(ctx context.Context, in sendArgs) (string, error) {
 	if !wire.ValidChannel(m.Channel) {
 		return "", fmt.Errorf("channel %q is not one channel: a channel is a dotted name without * and >", m.Channel)
 	}
-	if !covered(b.l.AllowPublish, m.Channel) {
+	if !b.l.covers(b.l.AllowPublish, m.Channel) {
 		return "", fmt.Errorf("you may not post to channel %s; you may post to: %s", m.Channel, orNone(b.l.AllowPublish))
 	}
 	for _, name := range in.Mentions {
@@ -208,10 +208,10 @@ func firstChannel(launched, joined []string) string {
 	return ""
 }
 
-// covered reports whether a list of channels and patterns has a channel, or a pattern word for word. An empty list
-// leaves it to the mesh.
-func covered(allowed []string, channel string) bool {
-	return len(allowed) == 0 || slices.ContainsFunc(allowed, func(p string) bool {
+// covers reports whether a list of channels and patterns has a channel, or a pattern word for word. An empty list leaves
+// it to the mesh in open mode; where a credential decides, it is that of no channel.
+func (l *Launch) covers(allowed []string, channel string) bool {
+	return len(allowed) == 0 && l.Creds == "" || slices.ContainsFunc(allowed, func(p string) bool {
 		return p == channel || wire.ValidChannel(channel) && wire.ChannelMatches(p, channel)
 	})
 }
@@ -373,9 +373,10 @@ func orNone(all []string) string {
 	return strings.Join(all, ", ")
 }
 
-func orAny(all []string) string {
-	if len(all) == 0 {
+// allowed is a list of channels as an agent is told of it.
+func (l *Launch) allowed(all []string) string {
+	if len(all) == 0 && l.Creds == "" {
 		return "what the mesh lets you"
 	}
-	return strings.Join(all, ", ")
+	return orNone(all)
 }

@@ -42,7 +42,7 @@ func (b *Bridge) addChannelTools(s *mcp.Server) {
 		return channelText(i, true), nil
 	})
 	tool(s, "cotal_join", "Reads a channel from now on. What was said there lately comes to your inbox, marked as history.", false, func(ctx context.Context, in channelArgs) (string, error) {
-		if !covered(b.l.AllowSubscribe, in.Channel) {
+		if !b.l.covers(b.l.AllowSubscribe, in.Channel) {
 			return "", fmt.Errorf("you may not read channel %s; you may read: %s", in.Channel, orNone(b.l.AllowSubscribe))
 		}
 		ch, err := b.join(ctx, in.Channel, replayOnJoin)
