@@ -110,24 +110,16 @@ func (s *Set) checkLife(p *plan, m *minting) error {
 }
 
 // lifeSteps are the steps of a launch before it is built and after it is prepared; over is called when the launch is.
-// A process that follows another one finds its life there, and only says by what it will be found.
+// A process that follows another one finds its life there, see lifeFollows.
 func (a *actor) lifeSteps(row journal.SeatRow, m *minting, undo func(func() error) func(context.Context) error) (provide, activate []saga.Step, over func()) {
 	lives := a.set.cfg.Lives
-	if lives == nil {
+	if lives == nil || follows(row) {
 		return nil, nil, func() {}
 	}
 	l, err := lifeOf(row)
 	var spec provision.Spec
 	if err == nil {
 		spec, err = lifeSpec(row)
-	}
-	if err == nil && follows(row) {
-		return []saga.Step{{Name: "record custody reference", Do: func(ctx context.Context) error {
-			if err := lives.SetRuntime(ctx, l, spec.Runtime); err != nil {
-				return err
-			}
-			return a.call(func() error { a.adoptLife(0); return nil }) // another host may have started the one before
-		}}}, nil, func() {}
 	}
 	var d *provision.Draft
 	if err == nil {
@@ -155,6 +147,41 @@ func (a *actor) lifeSteps(row journal.SeatRow, m *minting, undo func(func() erro
 		return a.call(func() error { a.renew(d); return nil })
 	}
 	return provide, []saga.Step{active}, d.Close
+}
+
+// lifeFollows records by what the next process of a life will be found, before there is one. What does not let it is
+// waited out, since a seat is not lost for an outage; but for a life whose end is decided, of which there is no next.
+func (a *actor) lifeFollows(ctx context.Context) error {
+	lives := a.set.cfg.Lives
+	if lives == nil {
+		return nil
+	}
+	row := a.snapshot().Row
+	l, err := lifeOf(row)
+	if err != nil {
+		return err
+	}
+	for attempt := 0; ; attempt++ {
+		bound, cancel := context.WithTimeout(ctx, takeLifeTimeout)
+		err := lives.SetRuntime(bound, l, wire.RuntimeRef{Kind: row.Runtime, ID: row.SeatID})
+		cancel()
+		switch {
+		case err == nil:
+			return a.call(func() error { a.adoptLife(0); return nil }) // another host may have started the one before
+		case errors.Is(err, provision.ErrOver) && !errors.Is(err, provision.ErrLost):
+			return err
+		}
+		if attempt == 0 {
+			a.log.Warn("the next process waits until its mesh takes note of it", "err", err)
+		}
+		a.post(func() { a.note("waits until its mesh takes note of its next process: " + err.Error()) })
+		if sleep(ctx, retryDelay(attempt)) != nil {
+			return err
+		}
+		if werr := a.set.awaitLease(ctx); werr != nil {
+			return werr
+		}
+	}
 }
 
 // clearing is the step that takes the slot of an alias. A life in it that nobody has any more is brought to its end

@@ -244,6 +244,7 @@ func (a *actor) restart(ctx context.Context, row journal.SeatRow) error {
 		<-ctx.Done()
 		return err
 	}
+	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
 	defer cancel()
 	p, err := a.replan(ctx, row)
@@ -274,6 +275,14 @@ func (a *actor) restart(ctx context.Context, row journal.SeatRow) error {
 		return err
 	}
 	_ = fpRestartFollowed.Hit()
+	begun := time.Now()
+	if err := a.lifeFollows(outer); err != nil {
+		return err
+	}
+	if time.Since(begun) > launchTimeout/2 { // what it waited for is none of the launch's time
+		ctx, cancel = context.WithTimeout(outer, launchTimeout)
+		defer cancel()
+	}
 	a.launch(ctx, p, m)
 	return nil
 }
