@@ -534,7 +534,10 @@ func lifeFact(f trust.Fact, k seat.Known, found provision.Found, instanceID, rep
 			f.Verdict, f.Text, f.Repair = trust.Note, "it is being started: the mesh lacks "+text, ""
 		}
 		if found.File != nil {
-			f.Repair = "cotal stop " + k.Life.Alias + ", once this is repaired: " + repair + "; it cannot be given its credential again"
+			stop := "cotal stop " + k.Life.Alias + ": it cannot be given its credential again"
+			if f.Repair += ", then: " + stop; len(why) == 1 {
+				f.Repair = stop
+			}
 		}
 	case provision.Over:
 		f.Verdict, f.Text = trust.Note, "it is on its way out: "+text

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -81,7 +82,8 @@ func Repair(ctx context.Context, cfg Config) ([]trust.Fact, error) {
 		return nil, err
 	}
 	r.leave(ctx)
-	return append(r.done, facts...), nil
+	// The lease was this process's own.
+	return append(r.done, slices.DeleteFunc(facts, func(f trust.Fact) bool { return f.Name == "lease" })...), nil
 }
 
 // repair is what was done.
