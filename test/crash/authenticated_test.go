@@ -27,7 +27,7 @@ import (
 // and a stop as they are.
 
 // authenticatedKinds begin the names of the places that only a host with credentials reaches.
-var authenticatedKinds = []string{"host.trust.", "host.mint.", "host.revoke.", "host.provision.", "host.retire."}
+var authenticatedKinds = []string{"host.trust.", "host.mint.", "host.revoke.", "host.provision.", "host.retire.", "host.repair."}
 
 // authenticated reports whether a place is one of them.
 func authenticated(s failpoints.Site) bool {
@@ -40,6 +40,10 @@ var notInALife = map[string]string{
 	"host.trust.space-keys":   "TestKilledAtEachStepKeysAreTheOldOnesOrTheNewOnes of host/trust",
 	"host.trust.key-rotated":  "TestKilledAtEachStepKeysAreTheOldOnesOrTheNewOnes of host/trust",
 	"host.trust.keys-revoked": "TestKilledAtEachStepKeysAreTheOldOnesOrTheNewOnes of host/trust",
+	"host.repair.set-aside":   "TestRepair_ThatIsKilledIsFinishedByTheNext of test/auth",
+	"host.repair.streams":     "TestRepair_ThatIsKilledIsFinishedByTheNext of test/auth",
+	"host.repair.restored":    "TestRepair_ThatIsKilledIsFinishedByTheNext of test/auth",
+	"host.repair.repaired":    "TestRepair_ThatIsKilledIsFinishedByTheNext of test/auth",
 }
 
 // authenticatedSlice is how many cells a short run takes.
