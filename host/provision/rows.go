@@ -2,6 +2,7 @@ package provision
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/cotal-ai/cotal-host/host/bus"
@@ -53,7 +54,12 @@ func (p *Provisioner) onRows(ctx context.Context, d *Draft, do func(context.Cont
 	case !kept:
 		return p.asExecutor(ctx, d.Life, do)
 	case b != nil:
-		return do(ctx, rec)
+		err := do(ctx, rec)
+		if b.Connected() || !errors.Is(err, bus.ErrUnavailable) || ctx.Err() != nil {
+			return err
+		}
+		// It was lost before, and nobody had noticed: what a step wrote of it, if anything, it recognises.
+		return p.onRows(ctx, d, do)
 	}
 	b, end, err := p.cfg.Auth.Open(ctx, executorOf(d.Life))
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/host/broker"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/busy"
 )
@@ -100,4 +101,52 @@ func TestFieldC3_OneLifeAfterAnotherLeavesNoMoreThanItsKeys(t *testing.T) {
 	if n := runtime.NumGoroutine(); n > routines+10 {
 		t.Errorf("%d goroutines, %d before", n, routines)
 	}
+}
+
+// A life once took a dozen one-shot connections, each with a credential of its own, to begin.
+func TestALifeIsBegunAndEndedOverFewConnections(t *testing.T) {
+	r := newRig(t)
+	minted := func() int {
+		n := 0
+		for _, row := range r.footprint().Rows {
+			if strings.Contains(row, "."+wire.KindEndpointCred+".") {
+				n++
+			}
+		}
+		return n
+	}
+	first := minted()
+	look := minted() - first // a look mints, too
+	since := func(before int) int { return minted() - before - look }
+	before := first + look
+	d := r.spawn("reviewer")
+	if n := since(before); n != 3 { // an executor of the life; one of the instance for the provisioner, and that
+		t.Errorf("a life is begun with %d credentials of the host", n)
+	}
+	before = minted()
+	must(t, r.retire(d))
+	if n := since(before); n > 6 { // its executor; that of the ledger; an evictor and a deprovisioner, and who mints them
+		t.Errorf("a life is ended with %d credentials of the host", n)
+	}
+}
+
+// A connection that is lost between two steps is no end of a spawn.
+func TestASpawnGoesOnOverAnotherConnectionWhenItsOwnIsLost(t *testing.T) {
+	r := newRig(t)
+	ctx, cancel := limit(t)
+	defer cancel()
+	d, err := r.host.prov.Draw(spec("reviewer"))
+	must(t, err)
+	for _, step := range append(r.host.prov.Steps(d), r.host.prov.Active(d)) {
+		if err := step.Do(ctx); err != nil {
+			t.Fatalf("%s: %v", step.Name, err)
+		}
+		r.br.Shutdown()
+		r.br, err = broker.Start(ctx, r.cfg)
+		must(t, err)
+	}
+	if s := r.slot(d.Life); s.Phase != wire.SlotActive {
+		t.Errorf("the slot: %+v", s)
+	}
+	must(t, r.retire(d))
 }
