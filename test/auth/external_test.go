@@ -18,9 +18,23 @@ import (
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
-// exported starts a NATS server with the configuration that a workspace exports, as its operator does, and returns where it
-// is reached.
-func exported(t *testing.T, w *harness.World) string {
+// external is a NATS server that is not ours, with the configuration that a workspace exports. It ends behind the worlds that
+// are made after it.
+type external struct{ srv *natsd.Server }
+
+func newExternal(t *testing.T) *external {
+	e := &external{}
+	t.Cleanup(func() {
+		if e.srv != nil {
+			e.srv.Shutdown()
+			e.srv.WaitForShutdown()
+		}
+	})
+	return e
+}
+
+// start exports the configuration, starts the server as its operator does, and returns where it is reached.
+func (e *external) start(t *testing.T, w *harness.World) string {
 	t.Helper()
 	dir := t.TempDir()
 	conf := filepath.Join(dir, "nats.conf")
@@ -30,16 +44,14 @@ func exported(t *testing.T, w *harness.World) string {
 		t.Fatal(err)
 	}
 	opts.NoLog, opts.NoSigs = true, true
-	s, err := natsd.NewServer(opts)
-	if err != nil {
+	if e.srv, err = natsd.NewServer(opts); err != nil {
 		t.Fatal(err)
 	}
-	s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(busy.Limit(10 * time.Second)) {
+	e.srv.Start()
+	if !e.srv.ReadyForConnections(busy.Limit(10 * time.Second)) {
 		t.Fatal("the server does not start")
 	}
-	return s.ClientURL()
+	return e.srv.ClientURL()
 }
 
 // From the keys of a workspace to two hosts of one space on a server that is not ours: it is found fit, seats of both are seen
@@ -48,11 +60,13 @@ func exported(t *testing.T, w *harness.World) string {
 // proves: MULTI-1
 func TestExternal_TwoHostsOfOneSpaceOnAServerWithTheExportedConfiguration(t *testing.T) {
 	t.Parallel()
+	server := newExternal(t)
 	one, two := harness.NewAuthenticated(t), harness.NewAuthenticated(t)
-	url := exported(t, one)
+	url := server.start(t, one)
 	first := over(t, one, harness.HostOptions{Args: []string{"--server", url}})
 	first.Host("doctor", "auth").OK()
-	second := over2(t, two, first, harness.HostOptions{Args: []string{"--server", url, "--keys", one.Root}})
+	list := "nats://127.0.0.1:1," + url // of several servers one is down
+	second := over2(t, two, first, harness.HostOptions{Args: []string{"--server", list, "--keys", one.Root}})
 	if first.instance == second.instance {
 		t.Fatal("both are one instance")
 	}
@@ -83,8 +97,8 @@ func TestExternal_TwoHostsOfOneSpaceOnAServerWithTheExportedConfiguration(t *tes
 	}
 
 	// The name of a seat of one host is taken for the other, which says whose it is.
-	if res := two.CLI("spawn", "--agent", "command", "--name", "here", "--detach", "--", "/bin/sleep", "3600"); res.Code == 0 {
-		t.Logf("another host's name was numbered: %v", res)
+	if res := two.CLI("spawn", "--agent", "command", "--name", "here", "--detach", "--", "/bin/sleep", "3600"); res.Code != 1 || !strings.Contains(res.Stderr, first.instance) {
+		t.Errorf("a name that a seat of another host has: %v", res)
 	}
 
 	// A host that is killed, and one that starts again, change nothing of the other's.
@@ -93,7 +107,7 @@ func TestExternal_TwoHostsOfOneSpaceOnAServerWithTheExportedConfiguration(t *tes
 		t.Errorf("the slot of a seat whose host was killed: %+v", s)
 	}
 	one.CLI("stop", "here").OK()
-	second.start(harness.HostOptions{Args: []string{"--server", url, "--keys", one.Root}})
+	second.start(harness.HostOptions{Args: []string{"--server", list, "--keys", one.Root}})
 	if again := two.AwaitStatus("there", "running"); again.PID != b.PID || again.LifecycleUID != b.LifecycleUID {
 		t.Errorf("behind the restart: %+v, was %+v", again, b)
 	}
