@@ -341,10 +341,14 @@ func (e *examination) mesh(ctx context.Context) {
 		e.add("keys", trust.Wrong, err.Error(), "restore .cotal/auth from a backup")
 		return
 	}
-	e.facts = append(e.facts, trust.ExamineKeys(from, e.cfg.Space, e.now)...)
 	keys, err := trust.OpenKeyring(from, e.cfg.Space)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		e.add("keys", trust.Wrong, from.Dir()+" has none of space "+e.cfg.Space, "name the workspace that has them with --keys, or the space with --space; if they were here, restore .cotal/auth from a backup")
 		return
+	}
+	e.facts = append(e.facts, trust.ExamineKeys(from, e.cfg.Space, e.now)...)
+	if err != nil {
+		return // it stands there
 	}
 	if e.cfg.Server == "" {
 		if e.lost {
