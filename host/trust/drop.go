@@ -12,7 +12,7 @@ import (
 
 // droppedRow is how long the row of a dropped credential stays: nobody asks for longer what became of it, and a ledger
 // that kept all of them for a day is what a takeover has to go through.
-const droppedRow = 10 * time.Minute
+const droppedRow = time.Minute
 
 // Drop marks the rows of credentials that nobody holds any more, over one connection.
 func (a *Static) Drop(ctx context.Context, gone ...Credential) error {
