@@ -201,6 +201,18 @@ func (h *Host) openConnections(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	rec.EraseBy(func(ctx context.Context) (*bus.Records, func(), error) {
+		b, end, err := h.auth.Open(ctx, trust.Request{Profile: trust.Eraser})
+		if err != nil {
+			return nil, nil, err
+		}
+		by, err := b.Rows(h.cfg.Space)
+		if err != nil {
+			end()
+			return nil, nil, err
+		}
+		return by, end, nil
+	})
 	h.openStore(rec)
 	h.registering.Through(rec)
 	h.registration.Store(h.registering)

@@ -471,6 +471,9 @@ func (h *Host) closeAll() {
 	if h.goals != nil {
 		h.goals.Close()
 	}
+	if h.records != nil {
+		h.records.Close()
+	}
 	h.disappear()
 	h.auth.rest()
 	h.releaseLease() // behind everything that this host still wrote

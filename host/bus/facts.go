@@ -121,7 +121,7 @@ func (r *Records) DropGoal(ctx context.Context, ref wire.GoalRef) error {
 
 // remove takes one message away; that it is gone is success.
 func (r *Records) remove(ctx context.Context, stream string, seq uint64) error {
-	_, err := r.api(ctx, "STREAM.MSG.DELETE."+stream, map[string]any{"seq": seq, "no_erase": true})
+	err := r.erase(ctx, stream, seq)
 	if err == nil || errors.Is(err, ErrAbsent) {
 		return nil
 	}

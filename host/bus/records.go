@@ -55,6 +55,7 @@ type Records struct {
 	link   *lifeline
 	denied *denials // of the bus
 	marks  bool     // it may not remove a message: whoever may, may remove any
+	eraser *eraser  // who removes them for it; nil: nobody
 }
 
 type link struct {
@@ -143,7 +144,8 @@ func (r *Records) Update(ctx context.Context, key wire.Key, value []byte, rev ui
 
 // Delete removes the row that has revision rev. Only goal index entries are ever deleted. What is removed is
 // the message of that revision, which leaves nothing behind to be scanned at every boot; a store that does
-// not allow that, and Rows, whose credentials do not, get the delete marker of a key-value bucket. (A marker must not be removed in its turn: a
+// not allow that, and Rows of credentials that do not and that nobody erases for, get the delete marker of a key-value
+// bucket. (A marker must not be removed in its turn: a
 // server that was killed would find the row below it again, since it notes on disk only the removals that
 // somebody asked for.)
 //
@@ -159,13 +161,9 @@ func (r *Records) Delete(ctx context.Context, key wire.Key, rev uint64) error {
 	if err != nil {
 		return fmt.Errorf("delete record: %w", err)
 	}
-	marks := r.marks
-	if !marks {
-		_, err = r.api(ctx, "STREAM.MSG.DELETE."+r.stream(key), map[string]any{"seq": rev, "no_erase": true})
-		var refusal *nats.APIError
-		marks = errors.As(err, &refusal) || errors.Is(err, ErrDenied)
-	}
-	if marks {
+	err = r.erase(ctx, r.stream(key), rev)
+	var refusal *nats.APIError
+	if errors.As(err, &refusal) || errors.Is(err, ErrDenied) || errors.Is(err, errNoEraser) {
 		_, err = r.publish(ctx, subject, nil, rev, "DEL")
 	}
 	if err != nil {

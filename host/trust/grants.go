@@ -266,6 +266,14 @@ func (g *grants) purger() {
 	}
 }
 
+func (g *grants) eraser() {
+	g.own()
+	for _, s := range []string{g.stream(wire.StreamFact), g.kv(wire.BucketRecords)} {
+		g.publish(api("STREAM.MSG.DELETE." + s))
+		g.read(s)
+	}
+}
+
 // rails a caller may use: any one instance, one that it names, all of them.
 var (
 	oneByOne = []string{"one.%s.", "inst.%s.*."}

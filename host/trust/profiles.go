@@ -36,6 +36,8 @@ const (
 	Deprovisioner Profile = "deprovisioner"
 	// Purger clears the history of channels and direct messages.
 	Purger Profile = "purger"
+	// Eraser removes what is left of goals that are over: single messages of records and facts.
+	Eraser Profile = "eraser"
 	// Agent is what a seat's program holds.
 	Agent Profile = "agent"
 	// Observer reads what is said in channels, and who is there.
@@ -139,6 +141,10 @@ var table = []profile{
 	{
 		name: Purger, duty: "clears the history of channels and direct messages", life: oneShotLife,
 		grant: (*grants).purger,
+	},
+	{
+		name: Eraser, duty: "removes what is left of goals that are over", life: oneShotLife,
+		grant: (*grants).eraser,
 	},
 	{
 		name: Agent, duty: "speaks and reads as one seat", life: MaxLife, standing: true, agent: true,

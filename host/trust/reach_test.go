@@ -60,6 +60,7 @@ func holders(uid string) []holder {
 		{"provisioner", Request{Profile: Provisioner, Scope: Scope{Target: target, Role: "reviewer"}}},
 		{"deprovisioner", Request{Profile: Deprovisioner, Scope: Scope{Target: target}}},
 		{"purger", Request{Profile: Purger}},
+		{"eraser", Request{Profile: Eraser}},
 		{"agent", Request{Profile: Agent, UID: uid, Scope: agent}},
 		{"agent-that-spawns", Request{Profile: Agent, UID: uid, Scope: spawner}},
 		{"observer", Request{Profile: Observer}},
@@ -429,7 +430,9 @@ func judge(t *testing.T, got map[string][]string) {
 			t.Errorf("no class matches %q", pattern)
 		}
 	}
-	only(`^pub api STREAM\.(UPDATE|DELETE|MSG\.DELETE|SNAPSHOT|RESTORE|LEADER|PEER)`)
+	only(`^pub api STREAM\.(UPDATE|DELETE|SNAPSHOT|RESTORE|LEADER|PEER)`)
+	only(`^pub api STREAM\.MSG\.DELETE\.(EPF|KV_records)$`, "eraser")
+	only(`^pub api STREAM\.MSG\.DELETE\.(CHAT|DM|TASK|EPJ|EPW|EPE|EPR|EPT|EPT_REQ|EPC|WFJ|KV_auth|KV_presence|KV_channels|KV_membership|KV_manager|other)$`)
 	only(`^pub api STREAM\.CREATE`, "set-up")
 	only(`^pub api STREAM\.PURGE`, "purger")
 	only(`^pub api (STREAM\.(NAMES|LIST|TEMPLATE)|META|SERVER|ACCOUNT)`)
@@ -437,7 +440,8 @@ func judge(t *testing.T, got map[string][]string) {
 	only(`^pub api .*\.other`)
 	only(`^pub api CONSUMER\.\S*\.(DM|TASK|EPF|EPJ|EPW|EPE|EPR|EPT|EPT_REQ|EPC|WFJ|KV_records|KV_auth|KV_issued|KV_accepted|KV_admission|KV_manager)(\.|$)`)
 	only(`^pub api (STREAM\.MSG\.GET|DIRECT\.GET)\.(CHAT|DM|TASK)`)
-	only(`^pub (api STREAM\.MSG\.GET\.KV_auth|api STREAM\.MSG\.GET\.KV_records)`, "executor", "executor-of-life", "goal-writer")
+	only(`^pub (api STREAM\.MSG\.GET\.KV_auth|api STREAM\.MSG\.GET\.KV_records)`, "executor", "executor-of-life", "goal-writer", "eraser")
+	only(`^pub api STREAM\.MSG\.GET\.KV_auth`, "executor", "executor-of-life", "goal-writer")
 	only(`^pub key auth`, "executor", "executor-of-life")
 	only(`^pub key records (lifecycle|uid|frontier|govern|policy|signer|handle|mgrslot)`, "executor", "executor-of-life")
 	only(`^pub key (issued|accepted|admission)`)
