@@ -192,6 +192,7 @@ func TestFieldC5_StopWaitsForASlowEnd(t *testing.T) {
 	}
 }
 
+// proves: DOWN-16
 func TestStop_SeveralSeatsOfWhichOneIsUnknown(t *testing.T) {
 	t.Parallel()
 	w := harness.New(t)

@@ -207,7 +207,7 @@ func loseOne(h *host, l *lossy, then string) {
 
 // A host that looks through the index leaves the goals of a sibling alone, alive or dead.
 //
-// proves: GOAL-19
+// proves: GOAL-19, MULTI-5
 func TestTheGoalsOfASiblingAreNotTouched(t *testing.T) {
 	m := newMesh(t)
 	a, b := m.host().boot().serve(), m.host().boot().serve()

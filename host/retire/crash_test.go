@@ -123,7 +123,7 @@ var provisioned = []string{wire.KindFrontier, wire.KindGate, wire.KindLifecycle,
 // Killed at each step of provisioning, a life is found by its slot and brought to its end by the next process: what
 // is left are the keys that are never deleted, and how many of them follows from the step.
 //
-// proves: PROV-3, PROV-6, SLOT-9, RECON-1
+// proves: PROV-3, PROV-6, SLOT-3, SLOT-9, RECON-1
 func TestAProvisioningThatIsKilledIsRetiredByTheNext(t *testing.T) {
 	r := newRig(t)
 	must(t, r.retire(r.spawn("before"))) // the queue of the role is there

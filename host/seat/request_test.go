@@ -76,7 +76,7 @@ func (w *world) agentFile(ref, text string) string {
 // A connector is told everything it may build from, the same of the host for a persona and for a spec; and what
 // it makes of that, the seat's environment says whose it is.
 //
-// proves: LAUNCH-1, LAUNCH-2, LAUNCH-3, LAUNCH-4, LAUNCH-8, EVENT-2, SPAWN-15
+// proves: LAUNCH-1, LAUNCH-2, LAUNCH-3, LAUNCH-4, LAUNCH-8, EVENT-2, SPAWN-15, MULTI-10
 func TestWhatAConnectorIsToldOfALaunch(t *testing.T) {
 	w := newWorld(t)
 	rec := w.record()

@@ -101,7 +101,7 @@ func (w *world) next(row wire.AgentRow) wire.AgentRow {
 // A seat that was asked to be started again is, as the same life in a custody of its own, without its prompt; the
 // process that ends once too often ends the seat, and that is told.
 //
-// proves: EXIT-3, EXIT-4, EXIT-6, EXIT-7
+// proves: EXIT-3, EXIT-4, EXIT-6, EXIT-7, MULTI-10
 func TestACrashedSeatIsStartedAgain(t *testing.T) {
 	w := newWorld(t)
 	c := w.talks(nil)

@@ -357,7 +357,7 @@ func tries(t *testing.T, c *client, all []class) []string {
 // Every profile tries every class of subjects against the real broker, and reaches what the verdicts say and
 // nothing else. A class that is new has no verdict, and fails.
 //
-// proves: START-7, CRED-1, CRED-3, AUTHZ-16
+// proves: START-7, CRED-1, CRED-3, AUTHZ-16, SLOT-4
 func TestFieldG7_EveryProfileReachesWhatItsVerdictsSayAndNothingElse(t *testing.T) {
 	r := newRig(t)
 	account, err := r.keys.account()

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/cotal-ai/cotal-host/host/bus"
+	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/failpoints"
 	"github.com/cotal-ai/cotal-host/test/harness"
@@ -401,6 +402,40 @@ func TestASeatOfAnOpenSpaceHasAnIdentityAndNoLife(t *testing.T) {
 	w.stop("early")
 	nothing("behind a seat")
 	w.checkInvariants("after the stop")
+}
+
+// While a seat is awaited on the mesh, its slot already says by what its process is found: whoever comes after a host that
+// died in that wait finds it.
+//
+// proves: SLOT-8
+func TestASeatThatIsNotReadyYetIsFoundByItsSlot(t *testing.T) {
+	t.Parallel()
+	w := newAuthenticated(t)
+	w.UsePresence(10 * time.Minute)
+	w.host = w.Start(harness.HostOptions{})
+	args := w.PresenceArgs("early", w.starts("early", `{"hang": true}`)) // it never joins
+	var acc wire.Acceptance
+	if err := w.call(mesh.Call{Command: wire.CmdSpawn, Args: args}, &acc); err != nil {
+		t.Fatal(err)
+	}
+	w.await("its process runs", func() (bool, string) { n := w.executions("early"); return n == 1, fmt.Sprint(n) })
+	row, ok := w.live("early")
+	if !ok {
+		t.Fatal("it is not listed")
+	}
+	var s wire.Slot
+	w.await("the slot is active", func() (bool, string) {
+		s, _ = w.slotOf("early", acc.UID)
+		return s.Phase == wire.SlotActive, s.Phase
+	})
+	if s.Runtime == nil || s.Runtime.Kind != row.Mode || s.Runtime.ID != row.SeatID {
+		t.Errorf("its slot finds %+v, the seat is %s on %s", s.Runtime, row.SeatID, row.Mode)
+	}
+	var reply wire.GoalResultReply
+	if err := w.call(mesh.Call{Command: wire.CmdGoalResult, Args: wire.GoalResultArgs{GoalID: acc.GoalID}}, &reply); err != nil || reply.Result != nil {
+		t.Errorf("the spawn is over already: %+v, %v", reply.Result, err)
+	}
+	w.stop("early")
 }
 
 // The invariants of lives are shown what breaks each of them, and one seat with which nothing is wrong.
