@@ -72,6 +72,15 @@ func lifeOf(row journal.SeatRow) (provision.Life, error) {
 	return provision.Life{Alias: row.Alias, Caller: wire.Caller{Owner: p.Owner, Actor: p.Actor, UID: row.UID}}, nil
 }
 
+// queueOf is the role whose queue of tasks a seat reads. A role is any text that people like ("a plain shell"), and a task
+// can only be sent to one that is a word: the others have no queue.
+func queueOf(role string) string {
+	if !wire.ValidToken(role) {
+		return ""
+	}
+	return role
+}
+
 // lifeSpec is what the life of a row is to have, by the form that it was accepted with: the same for whoever goes on
 // with it.
 func lifeSpec(row journal.SeatRow) (provision.Spec, error) {
@@ -84,7 +93,7 @@ func lifeSpec(row journal.SeatRow) (provision.Spec, error) {
 		write = append(write, "events."+row.Principal)
 	}
 	return provision.Spec{
-		Alias: row.Alias, Runtime: wire.RuntimeRef{Kind: row.Runtime, ID: row.SeatID}, Role: row.Role,
+		Alias: row.Alias, Runtime: wire.RuntimeRef{Kind: row.Runtime, ID: row.SeatID}, Role: queueOf(row.Role),
 		Read: mayRead(f.AllowSubscribe), Write: write, Spawn: slices.Contains(f.Capabilities, wire.CmdSpawn),
 	}, nil
 }

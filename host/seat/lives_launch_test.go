@@ -26,6 +26,7 @@ func TestWhatASeatMayIsWhatWasSaid(t *testing.T) {
 		reads, writes []string
 	}{
 		{"nothing said", func(*wire.SpawnArgs) {}, []string{"general"}, nil},
+		{"a role that is no word, to which no task can be sent", func(a *wire.SpawnArgs) { a.Role = "a plain shell" }, []string{"general"}, nil},
 		{"channels to read at boot", func(a *wire.SpawnArgs) { a.Subscribe = []string{"team"} }, []string{"team"}, nil},
 		{"channels of all kinds", func(a *wire.SpawnArgs) {
 			a.Subscribe, a.AllowSubscribe, a.AllowPublish = []string{"team.a"}, []string{"team.>"}, []string{"team.a", "news"}
