@@ -83,6 +83,11 @@ func TestInstalledBundleRunsThroughItsLinks(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(prefix, "lib/cotal-host/cotal-fakeplugin")); err == nil {
 		t.Error("the faulty plugin of the tests was installed")
 	}
+	sample, err := os.ReadFile("../../docs/examples/agents/shell.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Persona("shell", string(sample))
 	h := w.LaunchProgram(filepath.Join(prefix, "bin/cotal-host"), []string{"serve"}, harness.HostOptions{})
 	if err := h.WaitReady(harness.DefaultWait); err != nil {
 		t.Fatalf("start the installed host: %v\n%s", err, h.Stderr())
@@ -90,6 +95,8 @@ func TestInstalledBundleRunsThroughItsLinks(t *testing.T) {
 	cotal := filepath.Join(prefix, "bin/cotal")
 	w.Run(t.Context(), cotal, "spawn", "--agent", "command", "--name", "a", "--detach", "--", "sleep", "600").OK()
 	w.Run(t.Context(), cotal, "stop", "a").OK()
+	w.Run(t.Context(), cotal, "spawn", "shell", "--detach").OK() // the first command of the README
+	w.Run(t.Context(), cotal, "stop", "shell").OK()
 }
 
 // Every launch option of the bundled connectors stands in the page about them, and the reference
