@@ -293,8 +293,8 @@ func TestRepair_ThatIsKilledIsFinishedByTheNext(t *testing.T) {
 	p := newPatient(t, false)
 	points := []string{
 		"host.repair.streams", "host.provision.minted", // of a short run
-		"host.repair.set-aside", "host.register.frozen", "host.provision.uid", "host.provision.head", "host.provision.activated", "host.mint.ledgered",
-		"host.provision.active", "host.repair.restored", "host.repair.repaired",
+		"host.repair.set-aside", "host.register.frozen", "host.provision.uid", "host.provision.head", "host.provision.minting", "host.mint.ledgered",
+		"host.mint.gated", "host.repair.restored", "host.repair.repaired",
 	}
 	if !long {
 		points = points[:2]
