@@ -15,6 +15,7 @@ import (
 
 	"github.com/cotal-ai/cotal-host/host/broker"
 	"github.com/cotal-ai/cotal-host/host/bus"
+	"github.com/cotal-ai/cotal-host/host/control"
 	"github.com/cotal-ai/cotal-host/host/instance"
 	"github.com/cotal-ai/cotal-host/host/lease"
 	"github.com/cotal-ai/cotal-host/host/trust"
@@ -454,10 +455,9 @@ func TestAHostThatItsMeshDoesNotTakeSaysSoAndTouchesNothing(t *testing.T) {
 	}
 }
 
-// While the broker was away every credential of a host came to its end. It comes back by itself: what is asked for and
-// has ended is renewed as soon as a broker is there to ask for it.
-func TestAHostWhoseCredentialsEndedInAnOutageComesBack(t *testing.T) {
-	root := t.TempDir()
+// external is a broker that was told of the keys of a workspace, and is not the host's.
+func external(t *testing.T, root string) (*broker.Broker, broker.Config) {
+	t.Helper()
 	store, err := trust.OpenFileStore(t.Context(), root)
 	if err != nil {
 		t.Fatal(err)
@@ -475,9 +475,59 @@ func TestAHostWhoseCredentialsEndedInAnOutageComesBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { br.Shutdown() })
+	t.Cleanup(br.Shutdown)
 	cfg.Port = br.Port()
+	return br, cfg
+}
 
+// Whoever takes over an instance ends all that the host before it holds. That one, which was frozen or cut off meanwhile,
+// finds out although it is let in nowhere any more, and ends.
+func TestAHostThatIsShutOutByItsSuccessorEnds(t *testing.T) {
+	root := t.TempDir()
+	br, _ := external(t, root)
+	s := serve(t, Config{Root: root, Server: br.URL()})
+	other, err := trust.NewStatic(trust.StaticConfig{
+		Keys: s.h.auth.keys, Instance: s.h.inst.ID, Commands: []string{wire.CmdDescribe}, Reach: bus.Config{URL: s.h.url},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	contract, err := control.Contract(wire.OwnerLocal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = other.With(t.Context(), trust.Request{Profile: trust.Executor}, func(ctx context.Context, b *bus.Bus) error {
+		rec, err := b.Rows("main")
+		if err != nil {
+			return err
+		}
+		_, err = b.Register(ctx, rec, bus.RegisterConfig{
+			Endpoint: wire.EndpointManager, InstanceID: s.h.inst.ID, Epoch: s.h.inst.Epoch + 1, Principal: "local.successor", Contract: contract,
+			Contain: func(ctx context.Context) error {
+				_, err := other.Revoke(ctx, trust.Life{UID: s.h.inst.ID, Endpoint: wire.EndpointManager})
+				return err
+			},
+		})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-s.ended:
+	case <-time.After(busy.Limit(30 * time.Second)):
+		t.Fatal("it goes on")
+	}
+	if !errors.Is(s.err, ErrReplaced) {
+		t.Errorf("it ended with %v", s.err)
+	}
+}
+
+// While the broker was away every credential of a host came to its end. It comes back by itself: what is asked for and
+// has ended is renewed as soon as a broker is there to ask for it.
+func TestAHostWhoseCredentialsEndedInAnOutageComesBack(t *testing.T) {
+	root := t.TempDir()
+	br, cfg := external(t, root)
 	s := begin(t, Config{Root: root, Server: br.URL()})
 	var ahead sync.Mutex
 	var by time.Duration
@@ -499,9 +549,11 @@ func TestAHostWhoseCredentialsEndedInAnOutageComesBack(t *testing.T) {
 			t.Fatalf("the credential of the %s is %s: this test shows nothing", c.Profile, c.Health)
 		}
 	}
-	if br, err = broker.Start(t.Context(), cfg); err != nil {
+	br, err := broker.Start(t.Context(), cfg)
+	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(br.Shutdown)
 	eventually(t, "it serves again", func() (bool, string) {
 		ep := s.endpoint()
 		c, err := mesh.Connect(t.Context(), mesh.Config{URL: ep.URL, Space: ep.Space, CredsFile: ep.CredsFile})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -152,6 +153,34 @@ func (h *Host) asRegistrar(ctx context.Context, do func(context.Context, *bus.Bu
 func (h *Host) registered(r *bus.Registration) {
 	if h.auth == nil {
 		h.registration.Store(r)
+	}
+}
+
+// watchTakeover looks for another incarnation while this one is not let in. Whoever takes over ends all that this one
+// holds, so that it could not see by that who has: it looks over a connection for one step.
+func (h *Host) watchTakeover(ctx context.Context) {
+	if h.auth == nil {
+		return
+	}
+	tick := time.NewTicker(keepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		r := h.registration.Load()
+		if r == nil || h.bus.Connected() && h.records.Connected() {
+			continue
+		}
+		look, cancel := context.WithTimeout(ctx, registerTimeout)
+		err := h.asRegistrar(look, func(ctx context.Context, _ *bus.Bus, rec *bus.Records) error { return r.FenceOver(ctx, rec) })
+		cancel()
+		if superseding(err) {
+			h.superseded(err)
+			return
+		}
 	}
 }
 

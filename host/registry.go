@@ -119,6 +119,7 @@ func (h *Host) keepRegistered() {
 		}
 		r.Keep(ctx, keepEvery, h.serviceState, h.superseded)
 	})
+	h.keeping.Go(func() { h.watchTakeover(ctx) })
 	h.keeping.Go(func() {
 		told := ""
 		for {

@@ -140,7 +140,11 @@ func (r *Registration) publish(ctx context.Context) error {
 
 // readGate reads the gate from the leader.
 func (r *Registration) readGate(ctx context.Context) (wire.EndpointGate, uint64, error) {
-	row, err := r.rec.Get(ctx, r.gate)
+	return r.readGateOver(ctx, r.rec)
+}
+
+func (r *Registration) readGateOver(ctx context.Context, rec *Records) (wire.EndpointGate, uint64, error) {
+	row, err := rec.Get(ctx, r.gate)
 	if err != nil {
 		return wire.EndpointGate{}, 0, err
 	}
@@ -284,8 +288,11 @@ func (r *Registration) Revision() uint64 { return r.revision }
 //
 // Errors: *wire.Error expired, not-executed, when it is not; ErrUnavailable and ErrCorrupt, when that cannot be
 // told: nothing may be committed then either.
-func (r *Registration) Fence(ctx context.Context) error {
-	g, _, err := r.readGate(ctx)
+func (r *Registration) Fence(ctx context.Context) error { return r.FenceOver(ctx, r.rec) }
+
+// FenceOver is Fence over other records: those of a registration are taken away from it by whoever takes over.
+func (r *Registration) FenceOver(ctx context.Context, rec *Records) error {
+	g, _, err := r.readGateOver(ctx, rec)
 	switch {
 	case errors.Is(err, ErrAbsent):
 		return fmt.Errorf("fence: %w", wire.Refuse(wire.CodeExpired, "the gate of instance %s is gone", r.cfg.InstanceID))
