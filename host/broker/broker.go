@@ -74,6 +74,7 @@ type Broker struct {
 	srv  *server.Server
 	log  hclog.Logger
 	port int
+	door *door // nil where everybody has the one token
 	once sync.Once
 
 	stop    chan struct{}
@@ -107,6 +108,7 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 		if err := operate(opts, cfg.Operator); err != nil {
 			return nil, fmt.Errorf("start broker: %w", err)
 		}
+		opts.DontListen = true // its door does
 	}
 	srv, err := server.NewServer(opts)
 	if err != nil {
@@ -121,15 +123,31 @@ func Start(ctx context.Context, cfg Config) (*Broker, error) {
 		b.Shutdown()
 		return nil, fmt.Errorf("start broker: %w", err)
 	}
-	addr, ok := srv.Addr().(*net.TCPAddr)
-	if !ok {
+	if err := b.listen(cfg); err != nil {
 		b.Shutdown()
-		return nil, errors.New("start broker: no listener")
+		return nil, fmt.Errorf("start broker: %w", err)
 	}
-	b.port = addr.Port
 	lg.started()
 	b.healing.Go(func() { b.heal(cfg.StoreDir, lg.sick) })
 	return b, nil
+}
+
+// listen notes where clients are taken, and opens the door where there is one.
+func (b *Broker) listen(cfg Config) error {
+	if cfg.Operator != nil {
+		var err error
+		if b.door, err = openDoor(cfg.Port, b.srv.InProcessConn, cfg.Log); err != nil {
+			return err
+		}
+		b.port = b.door.port()
+		return nil
+	}
+	addr, ok := b.srv.Addr().(*net.TCPAddr)
+	if !ok {
+		return errors.New("no listener")
+	}
+	b.port = addr.Port
+	return nil
 }
 
 func options(cfg Config) *server.Options {
@@ -249,6 +267,9 @@ func (b *Broker) Clients() int { return b.srv.NumClients() }
 func (b *Broker) Shutdown() {
 	b.once.Do(func() {
 		close(b.stop)
+		if b.door != nil {
+			b.door.close()
+		}
 		b.healing.Wait()
 		done := make(chan struct{})
 		go func() {

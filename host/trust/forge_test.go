@@ -34,7 +34,10 @@ func TestAnAnswerThatIsSentElsewhereMakesNobodyOfItsReader(t *testing.T) {
 	must(t, err)
 	me := wire.Caller{Owner: "local", Actor: key.Public, UID: uid}
 	r.makeDirect(me)
-	agent := r.dial(r.mint(Request{Profile: Agent, UID: uid, Key: key}))
+	// Past the door of the embedded server, as to one that has none.
+	agent, err := dialAs(r.br.URL(), r.mint(Request{Profile: Agent, UID: uid, Key: key}), nats.InProcessServer(r.br.InProcess()))
+	must(t, err)
+	t.Cleanup(func() { agent.Close(); <-agent.closed })
 	host := r.dial(r.mint(Request{Profile: Supervisor, Scope: Scope{Epoch: 1}}))
 	got := make(chan *nats.Msg, 10)
 	_, err = host.ChanQueueSubscribe("cotal.main.ep.one.manager.ps.>", wire.EndpointManager, got)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cotal-ai/cotal-host/host/trust"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
@@ -276,7 +277,8 @@ func (r *rig) settled(before census, what string) growth {
 	return grown
 }
 
-// still is a census that is the same twice in a row: nothing is under way.
+// still is a census that is the same twice in a row, and in which nobody is connected for one step alone: nothing is under
+// way.
 func (r *rig) still() census {
 	r.t.Helper()
 	was := r.census()
@@ -284,6 +286,11 @@ func (r *rig) still() census {
 		<-time.After(50 * time.Millisecond) // a look, and another one a moment later
 		now := r.census()
 		_, other := compare(was, now)
+		for _, p := range trust.Profiles() {
+			if name := "connection cotal-host " + string(p) + " of " + r.account; !p.Standing() && now[name] != "" {
+				other = append(other, name)
+			}
+		}
 		was = now
 		return len(other) == 0, lines(other)
 	})

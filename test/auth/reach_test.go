@@ -203,10 +203,7 @@ func (r *rig) everything(t *testing.T, me wire.Caller, others ...wire.Caller) []
 		server = reply.Server.ID
 	}
 	everybody := append([]wire.Caller{me}, others...)
-	var streams []stream
-	for _, s := range r.list() {
-		streams = append(streams, s)
-	}
+	streams := r.list()
 	for _, name := range []string{"CHAT_other", "KV_other"} { // of another space, had it one
 		streams = append(streams, stream{name: name})
 	}

@@ -179,7 +179,8 @@ func (r *rig) row(stream, subject string) (m struct {
 	Seq  uint64
 	Hdrs nats.Header
 	Data []byte
-}, ok bool) {
+}, ok bool,
+) {
 	r.t.Helper()
 	var got struct {
 		Message struct {
