@@ -168,7 +168,7 @@ func tried(t *testing.T, c *mesh.Client, command string, mode wire.Authz, target
 	var got *wire.Error
 	switch {
 	case !errors.As(err, &got):
-		t.Errorf("%s: %v, want %s", what, err, want)
+		t.Fatalf("%s: %v, want %s", what, err, want)
 	case got.Code != want:
 		t.Errorf("%s: %v, want %s", what, got, want)
 	case want != carried && mesh.OutcomeOf(err) != wire.OutcomeNotExecuted:
