@@ -258,7 +258,13 @@ func (b *Broker) InProcess() *InProcess { return &InProcess{b.srv} }
 type InProcess struct{ srv *server.Server }
 
 // InProcessConn opens one connection.
-func (p *InProcess) InProcessConn() (net.Conn, error) { return p.srv.InProcessConn() }
+func (p *InProcess) InProcessConn() (net.Conn, error) {
+	c, err := p.srv.InProcessConn()
+	if err != nil {
+		return nil, err
+	}
+	return unblock(c), nil
+}
 
 // Clients is the number of connected clients.
 func (b *Broker) Clients() int { return b.srv.NumClients() }

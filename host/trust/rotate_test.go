@@ -20,7 +20,8 @@ func TestWhoIsRenewedOutlivesASigningKeyThatWasDropped(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); s.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	b, err := bus.Connect(ctx, bus.Config{URL: r.br.URL(), Credentials: s})
+	// Without a network between the two: nothing is buffered there.
+	b, err := bus.Connect(ctx, bus.Config{InProcess: r.br.InProcess(), Credentials: s})
 	must(t, err)
 	defer b.Close()
 	was := s.Current()
@@ -33,6 +34,7 @@ func TestWhoIsRenewedOutlivesASigningKeyThatWasDropped(t *testing.T) {
 	must(t, r.keys.Drop(ctx))
 	_, err = r.auth.PushAccount(ctx)
 	must(t, err)
+	dropped := time.Now()
 	for s.Current().ID == was.ID || !b.Connected() {
 		select {
 		case <-ctx.Done():
@@ -40,6 +42,9 @@ func TestWhoIsRenewedOutlivesASigningKeyThatWasDropped(t *testing.T) {
 			t.Fatalf("renewed: %v, connected: %v, %v", s.Current().ID != was.ID, b.Connected(), err)
 		case <-time.After(10 * time.Millisecond):
 		}
+	}
+	if d := time.Since(dropped); d > busy.Limit(3*time.Second) {
+		t.Errorf("it was without its broker for %s", d)
 	}
 	if now := s.Current(); now.Public != was.Public || now.issuer == was.issuer {
 		t.Errorf("the next credential is of key %s, signed by %s; it was %s, %s", now.Public, now.issuer, was.Public, was.issuer)

@@ -57,3 +57,23 @@ func TestASessionThatItsHolderCouldNotUseIsNotGranted(t *testing.T) {
 	m := seatview.MustAttachMesh(t, c, seatview.Call(t, row, wire.AttachWriter))
 	m.See("up")
 }
+
+// The operator of one host attaches to the seat of another one, which made neither its credential nor its row: the rails
+// of sessions are those of the space's endpoint.
+func TestASeatOfASiblingIsAttachedToWithTheCredentialOfOnesOwnHost(t *testing.T) {
+	t.Parallel()
+	a, b := harness.NewAuthenticated(t), harness.NewAuthenticated(t)
+	broker := a.StartBroker()
+	a.Start(harness.HostOptions{})
+	b.Start(harness.HostOptions{Args: []string{"--server", broker.URL, "--keys", a.Root}})
+	row := b.SpawnFake("yours", answering)
+	if row.InstanceID == a.Endpoint().InstanceID {
+		t.Fatal("both hosts are one instance")
+	}
+	m := seatview.MustAttachMesh(t, seatview.Client(t, a), seatview.Call(t, row, wire.AttachWriter))
+	m.See("up")
+	if err := m.Type("from afar\n"); err != nil {
+		t.Fatal(err)
+	}
+	m.See("got from afar")
+}
