@@ -422,7 +422,7 @@ func TestASeatWhoseMeshLostItsStoreIsKept(t *testing.T) {
 	row := w.awaitStatus("worker", "running")
 	w.eventually("the seat says that its mesh lost it", func() (bool, string) {
 		row = w.row("worker")
-		return row.AuthHealth != "" && strings.Contains(row.AuthReason, "doctor --repair"), row.AuthHealth + " " + row.AuthReason
+		return row.AuthHealth != "" && strings.Contains(row.AuthReason, "doctor --repair") && strings.Contains(row.Reason, "not renewed"), row.AuthHealth + " " + row.Reason
 	})
 	if _, err := w.spawn(wire.NewID(), w.args("worker", `[{"hang": true}]`)); err == nil {
 		t.Error("its name is free")

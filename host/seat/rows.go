@@ -46,6 +46,9 @@ func (s *Set) baseRow(snap *Snapshot, m meshFacts, status string) wire.AgentRow 
 	}
 	if snap.State.Live() && r.Exit == nil {
 		row.AuthHealth, row.AuthReason = snap.Auth.health, snap.Auth.reason
+		if row.Reason == "" && snap.Auth.health != "" {
+			row.Reason = strings.TrimSuffix("its credential is "+strings.ReplaceAll(snap.Auth.health, "-", " ")+": "+snap.Auth.reason, ": ")
+		}
 	}
 	if snap.State == Running && !snap.Ending.IsZero() {
 		row.Reason = st.Reason
