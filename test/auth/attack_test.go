@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
 
 	"github.com/cotal-ai/cotal-host/host/bus"
@@ -68,6 +69,16 @@ func agents(t *testing.T, capabilities ...string) (r *rig, mine, hers wire.Agent
 		t.Fatal(err)
 	}
 	return r, mine, hers
+}
+
+// token is what of a credentials file is shown to a server.
+func token(t *testing.T, file []byte) string {
+	t.Helper()
+	text, err := jwt.ParseDecoratedJWT(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // agentMay is what the contract gives an agent.
@@ -145,10 +156,11 @@ func TestAttack_AStolenCredentialIsItsAgentUntilThatIsEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write := append([]string{}, channelsOfTheft...)
 	all := r.everything(t, me, she, host)
 	before := r.still()
-	hold(t, "an agent", all, th.reaches(t, all), r.agentMay(me, channelsOfTheft, write, false))
+	may := r.agentMay(me, channelsOfTheft, channelsOfTheft, false)
+	may.covers(t, "an agent", token(t, text))
+	hold(t, "an agent", all, th.reaches(t, all), may)
 	// What it published where it may is a message or its own card; nobody else's things have changed.
 	_, other := compare(before, r.census())
 	for _, o := range other {
@@ -183,7 +195,9 @@ func TestAttack_AStolenCredentialThatMaySpawnReachesThatBeside(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := r.everything(t, me, she, wire.Caller{Owner: wire.OwnerLocal, Actor: "manager", UID: r.instance})
-	hold(t, "an agent that may spawn", all, th.reaches(t, all), r.agentMay(me, channelsOfTheft, channelsOfTheft, true))
+	may := r.agentMay(me, channelsOfTheft, channelsOfTheft, true)
+	may.covers(t, "an agent that may spawn", token(t, text))
+	hold(t, "an agent that may spawn", all, th.reaches(t, all), may)
 }
 
 // presences are the principals whose cards are there.
@@ -271,6 +285,9 @@ func (r *rig) minted(t *testing.T, req trust.Request) *thief {
 		t.Fatal(err)
 	}
 	th, err := r.intrude(wire.Caller{Owner: wire.OwnerLocal, Actor: c.Public, UID: r.instance}, nats.UserJWT(c.Token, c.Sign))
+	if err == nil {
+		th.token, err = c.Token()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +355,9 @@ func TestAttack_ACopyOfTheSupervisorsCredentialServesAndNothingElse(t *testing.T
 			t.Errorf("it reads messages: %v", a)
 		}
 	}
-	hold(t, "a supervisor", all, reached, r.supervisorMay(th.Caller, epoch))
+	may := r.supervisorMay(th.Caller, epoch)
+	may.covers(t, "a supervisor", th.token)
+	hold(t, "a supervisor", all, reached, may)
 	r.host.Kill()
 	r.start(harness.HostOptions{})
 	r.connected()

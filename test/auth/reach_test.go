@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
 
 	"github.com/cotal-ai/cotal-host/host/control"
@@ -23,6 +24,7 @@ import (
 type thief struct {
 	*nats.Conn
 	wire.Caller
+	token  string // of one that the test has made itself
 	closed chan struct{}
 
 	mu      sync.Mutex
@@ -429,6 +431,32 @@ func TestWithin(t *testing.T) {
 	} {
 		if within(c.subject, c.pattern) != c.want {
 			t.Errorf("%s: %v", c.what, !c.want)
+		}
+	}
+}
+
+// covers holds that a token grants nothing beyond, whether somebody thought of trying it or not.
+func (g *grant) covers(t *testing.T, who, token string) {
+	t.Helper()
+	claims, err := jwt.DecodeUserClaims(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(claims.Pub.Allow) == 0 || len(claims.Sub.Allow) == 0 {
+		t.Errorf("%s: the token has no list of what it may: it may everything", who)
+	}
+	for _, list := range []struct {
+		what        string
+		has, should []string
+	}{{"publish", claims.Pub.Allow, g.pub}, {"subscribe", claims.Sub.Allow, g.sub}} {
+		for _, pattern := range list.has {
+			subject, queue, _ := strings.Cut(pattern, " ")
+			if !slices.ContainsFunc(list.should, func(s string) bool {
+				p, q, _ := strings.Cut(s, " ")
+				return within(subject, p) && (q == "" || q == queue)
+			}) {
+				t.Errorf("%s: the token lets it %s %s", who, list.what, pattern)
+			}
 		}
 	}
 }
