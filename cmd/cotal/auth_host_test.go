@@ -22,7 +22,10 @@ func TestCotalOverACredential(t *testing.T) {
 	w.Persona("reviewer", "---\nname: reviewer\nagent: command\nallowPublish: [general]\nlaunchOptions:\n  argv: [sh]\n---\nYou read.\n")
 	spawned := jsonLines[spawned](t, lastLines(w.CLI("spawn", "reviewer", "--json").OK().Stdout, 1)[0])[0]
 	row := w.Inspect("reviewer")
-	slots := func() []wire.SlotRow { t.Helper(); return jsonLines[wire.SlotRow](t, w.CLI("slots", "--json").OK().Stdout) }
+	slots := func() []wire.SlotRow {
+		t.Helper()
+		return jsonLines[wire.SlotRow](t, w.CLI("slots", "--json").OK().Stdout)
+	}
 	if s := slots(); len(s) != 1 || s[0].SlotLifecycleUID != row.LifecycleUID || s[0].SlotPhase != wire.SlotActive || !s[0].Live || s[0].Runtime.ID != row.SeatID || s[0].HeadState != wire.LifeActive {
 		t.Errorf("slots of a seat that runs: %+v", s)
 	}
@@ -116,7 +119,7 @@ func TestACredentialThatCannotBeUsedSaysWhatToDo(t *testing.T) {
 		"both":                         {"--token-file " + token + " --creds " + e.CredsFile, 2, "exclude each other"},
 		"none, of a server":            {"--server " + e.URL, 1, "no token was sent"},
 	} {
-		r := w.CLI(strings.Fields("ps "+c.args)...)
+		r := w.CLI(strings.Fields("ps " + c.args)...)
 		if r.Code != c.code || !strings.Contains(r.Stderr, c.says) || strings.Count(r.Stderr, "\n") != 1 {
 			t.Errorf("%s: %v", name, r)
 		}

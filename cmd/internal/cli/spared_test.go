@@ -54,14 +54,14 @@ func TestWhoIsRefusedIsToldTheWayOut(t *testing.T) {
 		"nothing was shown":                         {refused, wire.Endpoint{}, "no token was sent: name the file that holds the server's with --token-file or COTAL_TOKEN_FILE"},
 		"a token of another server":                 {refused, wire.Endpoint{TokenFile: "/t"}, "the token of /t is not the server's"},
 		"a credential that was revoked":             {refused, wire.Endpoint{CredsFile: "/c"}, "the credential of /c is not good there: it was revoked"},
-		"one that ended, and nobody renews it":      {ended, wire.Endpoint{CredsFile: "/c"}, "start it with: cotal-host serve"},
+		"one that ended, and nobody renews it":      {ended, wire.Endpoint{CredsFile: "/c"}, "renews it, with cotal-host serve"},
 		"one that ended, though its host runs":      {ended, wire.Endpoint{CredsFile: "/c", PID: 7}, "the host with pid 7 renews it, and runs: look at its log"},
-		"one that is not there":                     {gone, wire.Endpoint{CredsFile: "/c"}, "start it with: cotal-host serve"},
+		"one that is not there":                     {gone, wire.Endpoint{CredsFile: "/c"}, "renews it, with cotal-host serve"},
 		"one that others can read says it itself":   {fmt.Errorf("%w: fix it with: chmod 600 /c", mesh.ErrCredsFile), wire.Endpoint{CredsFile: "/c"}, ""},
 		"a server that is not there refuses nobody": {mesh.ErrUnreachable, wire.Endpoint{CredsFile: "/c"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if text := secretHint(c.err, c.e); !strings.Contains(text, c.want) || c.want == "" && text != "" {
+			if text := secretHint(c.err, c.e, c.e.PID != 0); !strings.Contains(text, c.want) || c.want == "" && text != "" {
 				t.Errorf("%q, want %q", text, c.want)
 			}
 		})

@@ -203,7 +203,7 @@ func (t *Target) Connect(ctx context.Context) (*Client, error) {
 		return nil, Fail(Interrupted, "interrupted; nothing was sent")
 	}
 	if err != nil {
-		if hint := secretHint(err, e); hint != "" {
+		if hint := secretHint(err, e, hostsOwn(path, e.CredsFile)); hint != "" {
 			err = fmt.Errorf("%w; %s", err, hint)
 		}
 		if errors.Is(err, mesh.ErrUnreachable) && e.PID != 0 {
@@ -221,11 +221,10 @@ func serves(path, space string) bool {
 }
 
 // secretHint is the way out for whoever a server has refused, or whose token or credential is not shown to one; empty
-// for every other error, and for one that says it already.
-func secretHint(err error, e wire.Endpoint) string {
-	// The host whose file names the credential renews it.
-	host := "its host renews it while it runs: start it with: cotal-host serve"
-	if e.PID != 0 { // it was found, and it runs
+// for every other error, and for one that says it already. own: the credential is that of the host that was found.
+func secretHint(err error, e wire.Endpoint, own bool) string {
+	host := "whoever runs its host renews it, with cotal-host serve; name another with --creds or COTAL_CREDS, or have one made with: cotal auth mint"
+	if own { // it was found, so that it runs
 		host = fmt.Sprintf("the host with pid %d renews it, and runs: look at its log", e.PID)
 	}
 	switch {
@@ -239,6 +238,12 @@ func secretHint(err error, e wire.Endpoint) string {
 		return "the token of " + e.TokenFile + " is not the server's: name the file that holds it with --token-file or COTAL_TOKEN_FILE, or that of a credential with --creds or COTAL_CREDS"
 	}
 	return "no token was sent: name the file that holds the server's with --token-file or COTAL_TOKEN_FILE, or that of a credential with --creds or COTAL_CREDS"
+}
+
+// hostsOwn says whether a credential is the one that the endpoint file of a host names.
+func hostsOwn(path, creds string) bool {
+	e, err := mesh.ReadEndpoint(path)
+	return path != "" && creds != "" && err == nil && e.CredsFile == creds
 }
 
 // identify says who calls: whom the credential is of, else the operator identity of this user in the space. Without a
