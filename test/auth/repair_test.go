@@ -405,3 +405,51 @@ func TestRepair_ASigningKeyThatIsDroppedCostsNoSeat(t *testing.T) {
 	p.CLI("stop", "other").OK()
 	p.CLI("stop", "worker").OK()
 }
+
+// Two hosts share a broker that lost its store. Each is repaired from its own workspace; a host that starts before that keeps
+// its seat, and says of it what is missing.
+func TestRepair_OfTwoHostsIsOfEachByItself(t *testing.T) {
+	if !long {
+		t.Skip("in a long run")
+	}
+	t.Parallel()
+	one := newPatient(t, true)
+	w := harness.NewAuthenticated(t)
+	args := []string{"--server", one.broker.URL, "--keys", one.Root}
+	two := &patient{rig: over2(t, w, one.rig, harness.HostOptions{Args: args}), broker: one.broker}
+	two.row = two.Spawn("there", two.FakeAgent(`[{"print": "up\n"}, {"hang": true}]`)...)
+	one.stopHost()
+	two.stopHost()
+	one.broker.Kill()
+	if err := os.RemoveAll(one.broker.Store); err != nil {
+		t.Fatal(err)
+	}
+	one.broker.Restart()
+	one.connected()
+	one.repair("--server", one.broker.URL)
+	one.start(harness.HostOptions{})
+	if s, ok := one.slot("there"); ok {
+		t.Errorf("the repair of one host wrote the slot of another: %+v", s)
+	}
+	two.start(harness.HostOptions{Args: args})
+	harness.Eventually(t, patience, "the seat is kept, and says what is missing", func() (bool, string) {
+		row := two.Inspect("there")
+		raw, _ := json.Marshal(row)
+		return row.PID == two.row.PID && strings.Contains(string(raw), "cotal-host doctor --repair"), string(raw)
+	})
+	two.stopHost()
+	if f := two.doctor(1, args...)["seat there"]; f.Verdict != trust.Wrong || !strings.Contains(f.Repair, "--keys") {
+		t.Errorf("%+v", f)
+	}
+	two.repair(args...)
+	two.start(harness.HostOptions{Args: args})
+	if again := two.AwaitStatus("there", "running"); again.PID != two.row.PID || again.LifecycleUID != two.row.LifecycleUID {
+		t.Errorf("behind the repair: %+v, was %+v", again, two.row)
+	}
+	if f := two.doctor(0, args...)["seat there"]; f.Verdict != trust.Good {
+		t.Errorf("%+v", f)
+	}
+	one.whole("both were repaired")
+	two.CLI("stop", "there").OK()
+	one.awaitFree("there")
+}
