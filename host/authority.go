@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,15 +67,22 @@ func (h *Host) openKeys(ctx context.Context) error {
 	}
 	a := &authority{log: h.log.Named("trust")}
 	a.life, a.end = context.WithCancel(context.Background())
+	noKeys := func(where string) error {
+		if h.cfg.Server == "" {
+			return fmt.Errorf("space %s has no keys in %s; name the workspace that has them with --keys, or leave it out to have some made", h.cfg.Space, where)
+		}
+		return fmt.Errorf("space %s has no keys in %s, which the broker at %s would have to trust: write its configuration with cotal-host auth export, "+
+			"or name the workspace that has them with --keys", h.cfg.Space, where, h.cfg.Server)
+	}
+	if at := cmp.Or(h.cfg.Keys, h.cfg.Root); (h.cfg.Server != "" || h.cfg.Keys != "") && !trust.HasFileStore(at) {
+		return noKeys(at)
+	}
 	var err error
 	if a.store, err = trust.OpenFileStore(ctx, h.cfg.Root); err != nil {
 		return err
 	}
 	from := a.store
 	if h.cfg.Keys != "" {
-		if !trust.HasFileStore(h.cfg.Keys) {
-			return fmt.Errorf("keys: %s has no .cotal/auth; name the workspace that holds the keys of space %s", h.cfg.Keys, h.cfg.Space)
-		}
 		if from, err = trust.OpenFileStore(ctx, h.cfg.Keys); err != nil {
 			return err
 		}
@@ -85,8 +93,7 @@ func (h *Host) openKeys(ctx context.Context) error {
 		a.keys, err = trust.OpenKeyring(from, h.cfg.Space)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("space %s has no keys in %s, which the broker at %s would have to trust: write its configuration with cotal-host auth export, "+
-			"or name the workspace that has them with --keys", h.cfg.Space, from.Dir(), h.cfg.Server)
+		return noKeys(from.Dir())
 	}
 	if err != nil {
 		return err

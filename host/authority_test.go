@@ -358,6 +358,9 @@ func TestASecondHostServesTheSpaceWithTheKeysOfTheFirst(t *testing.T) {
 	if err := refused(t, Config{Root: root, Server: first.h.url}); !strings.Contains(err.Error(), "auth export") || !strings.Contains(err.Error(), "--keys") {
 		t.Errorf("without keys: %v", err)
 	}
+	if trust.HasFileStore(root) {
+		t.Error("a store for keys was made by a host that was refused")
+	}
 	second := serve(t, Config{Root: root, Server: first.h.url, Keys: first.root})
 	op := second.operator()
 	eventually(t, "both are there", func() (bool, string) {

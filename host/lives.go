@@ -17,8 +17,12 @@ type lives struct {
 	sweeper *retire.Sweeper
 }
 
-// sweepEvery is how often it is looked what dead processes have left of lives.
-const sweepEvery = 10 * time.Minute
+// sweepEvery is how often it is looked what dead processes have left of lives, and sweepAgain how soon when the mesh did
+// not say.
+const (
+	sweepEvery = 10 * time.Minute
+	sweepAgain = 15 * time.Second
+)
 
 // openLives prepares the lives of seats; in an open space they have none. Nothing is swept yet.
 func (h *Host) openLives() (seat.Lives, error) {
@@ -54,14 +58,14 @@ func (h *Host) sweep(ctx context.Context) {
 	if h.lives == nil {
 		return
 	}
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for kind := retire.SweepStartup; ; kind = retire.SweepScheduled {
-		if err := h.lives.sweeper.Sweep(ctx, kind); err != nil && ctx.Err() == nil {
-			h.log.Warn("what earlier processes left is looked for again", "op", kind, "err", err)
+	for kind := retire.SweepStartup; ; {
+		wait := sweepAgain
+		// It logs by itself why it came to no plan. Without a mesh it comes to none.
+		if h.bus.Connected() && h.lives.sweeper.Sweep(ctx, kind) == nil {
+			wait, kind = sweepEvery, retire.SweepScheduled
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(wait):
 		case <-ctx.Done():
 			return
 		}
