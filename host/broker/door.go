@@ -227,7 +227,7 @@ func (f *filter) publish(verb string, args [][]byte) error {
 	subject, reply := args[0], []byte(nil)
 	if len(args) == 2+sizes {
 		reply = args[1]
-		if !f.mayAnswer(string(reply)) {
+		if !f.mayAnswer(string(reply)) && !otherSide(string(subject), string(reply)) {
 			reply = append([]byte(refusedReply), reply...)
 		}
 	}
@@ -279,6 +279,22 @@ func (f *filter) mayAnswer(subject string) bool {
 	// cotal.<space>.ep.reply.<endpoint>.<instance>.<epoch>.<owner>.<actor>.<uid>.<nonce>
 	tok := strings.Split(subject, ".")
 	return len(tok) == 11 && tok[0] == "cotal" && tok[2] == "ep" && tok[3] == "reply" && tok[8] == f.key
+}
+
+// otherSide reports whether two subjects are the two of one attach session: who speaks on the one is told on the other
+// that nobody listens. No stream keeps either, and nothing of the store is asked on them, so that the server has no
+// other answer to give.
+func otherSide(subject, reply string) bool {
+	one, err := wire.ParseSessionSubject(subject)
+	if err != nil {
+		return false
+	}
+	two, err := wire.ParseSessionSubject(reply)
+	if err != nil || one.Dir == two.Dir {
+		return false
+	}
+	one.Dir = two.Dir
+	return one == two
 }
 
 // makesConsumer reports whether a request makes a consumer: $JS.API.CONSUMER.CREATE.…, $JS.API.CONSUMER.DURABLE.CREATE.…, in

@@ -32,6 +32,11 @@ func connect(key string) string {
 	return `CONNECT {"verbose":false,"jwt":"e30.` + claims + `.sig","nkey":""}` + "\r\n"
 }
 
+// rail is a side of an attach session.
+func rail(session, side string) string {
+	return "cotal.s.eps.manager." + strings.Repeat(session, 32) + ".1." + side
+}
+
 func TestTheDoorLetsAnswersGoToInboxesAlone(t *testing.T) {
 	push := func(to string) string {
 		body := `{"stream_name":"S","config":{"deliver_subject":"` + to + `"}}`
@@ -47,6 +52,10 @@ func TestTheDoorLetsAnswersGoToInboxesAlone(t *testing.T) {
 		{"one on the rail of another's is not", connect("UA") + "PUB a cotal.s.ep.reply.manager.i.1.local.UB.u.n 0\r\n\r\n", connect("UA") + "PUB a _R_.cotal.s.ep.reply.manager.i.1.local.UB.u.n 0\r\n\r\n"},
 		{"an answer that is a command of the store is not", "PUB a.b $JS.API.STREAM.DELETE.S 0\r\n\r\n", "PUB a.b _R_.$JS.API.STREAM.DELETE.S 0\r\n\r\n"},
 		{"nor one that is a row", "PUB a.b $KV.b.k 0\r\n\r\n", "PUB a.b _R_.$KV.b.k 0\r\n\r\n"},
+		{"one on the other side of an attach session is", "PUB " + rail("a", "in") + " " + rail("a", "out") + " 0\r\n\r\n", "PUB " + rail("a", "in") + " " + rail("a", "out") + " 0\r\n\r\n"},
+		{"nor one on the same side", "PUB " + rail("a", "in") + " " + rail("a", "in") + " 0\r\n\r\n", "PUB " + rail("a", "in") + " _R_." + rail("a", "in") + " 0\r\n\r\n"},
+		{"nor one on that of another session", "PUB " + rail("a", "in") + " " + rail("b", "out") + " 0\r\n\r\n", "PUB " + rail("a", "in") + " _R_." + rail("b", "out") + " 0\r\n\r\n"},
+		{"nor what the store answers, on a session", "PUB $JS.API.INFO " + rail("a", "in") + " 0\r\n\r\n", "PUB $JS.API.INFO _R_." + rail("a", "in") + " 0\r\n\r\n"},
 		{"headers make no difference", "HPUB a.b $KV.b.k 12 14\r\nNATS/1.0\r\n\r\nhi\r\n", "HPUB a.b _R_.$KV.b.k 12 14\r\nNATS/1.0\r\n\r\nhi\r\n"},
 		{"nor do small letters, tabs, blanks and a bare end of line", "pub\ta.b   $KV.b.k \t0\n\r\n", "PUB a.b _R_.$KV.b.k 0\r\n\r\n"},
 		{"a payload is nothing that is said", "PUB a 15\r\nPUB x $KV.y 0\r\n\r\nPING\r\n", "PUB a 15\r\nPUB x $KV.y 0\r\n\r\nPING\r\n"},
