@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	natsd "github.com/nats-io/nats-server/v2/server"
+
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/host/provision"
 	"github.com/cotal-ai/cotal-host/host/trust"
@@ -166,6 +168,46 @@ func TestAMissingRightIsAnErrorAndNoSilence(t *testing.T) {
 	}
 }
 
+// Who may have no replies is told so, and waits for none.
+func TestWhoMayHaveNoRepliesIsTold(t *testing.T) {
+	t.Parallel()
+	who, err := mesh.NewCaller()
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv, err := natsd.NewServer(&natsd.Options{
+		Host: "127.0.0.1", Port: natsd.RANDOM_PORT, NoSigs: true, NoLog: true,
+		Users: []*natsd.User{{Username: "a", Password: "b", Permissions: &natsd.Permissions{
+			Subscribe: &natsd.SubjectPermission{Allow: []string{wire.InboxPrefix(who.Actor) + ".>"}},
+		}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	if !srv.ReadyForConnections(busy.Limit(20 * time.Second)) {
+		t.Fatal("the broker does not start")
+	}
+	c, err := mesh.Connect(t.Context(), mesh.Config{URL: strings.Replace(srv.ClientURL(), "nats://", "nats://a:b@", 1), Space: authmesh.Space, Caller: who})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 2 { // a later one is told as well
+		err := atOnce(t, "a call", func() error {
+			_, err := c.Call(t.Context(), mesh.Call{Endpoint: wire.EndpointManager, Command: wire.CmdDescribe}, nil)
+			return err
+		})
+		if !errors.Is(err, mesh.ErrDenied) || !strings.Contains(err.Error(), "ep.reply") || mesh.OutcomeOf(err) != wire.OutcomeUnknown {
+			t.Errorf("a call: %v", err)
+		}
+	}
+	if _, err := c.WatchGoal(t.Context(), wire.EndpointManager, "", wire.NewID(), func(wire.GoalProgress) {}); !errors.Is(err, mesh.ErrDenied) {
+		t.Errorf("a watch of a goal: %v", err)
+	}
+}
+
 // states is what a client is told of its server.
 type states chan bool
 
@@ -204,8 +246,13 @@ func TestACredentialThatEndsIsFollowedByTheRenewedOne(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond) // a look at what another goroutine notes
 	}
-	if _, err := c.SendChannel(ctx, "team", "lost"); !errors.Is(err, mesh.ErrUnreachable) {
-		t.Errorf("sending meanwhile: %v", err)
+	// Whoever sends or calls meanwhile is told what keeps the server away.
+	_, sent := c.SendChannel(ctx, "team", "lost")
+	_, asked := c.Call(ctx, mesh.Call{Endpoint: wire.EndpointManager, Command: wire.CmdStop, Authz: wire.AuthzSelf}, nil)
+	for what, err := range map[string]error{"sending": sent, "calling": asked} {
+		if !errors.Is(err, mesh.ErrUnreachable) || !errors.Is(err, mesh.ErrCredentialEnded) || mesh.OutcomeOf(err) != wire.OutcomeNotExecuted {
+			t.Errorf("%s meanwhile: %v", what, err)
+		}
 	}
 	if _, err := mesh.Connect(ctx, mesh.Config{URL: m.URL(), Space: authmesh.Space, CredsFile: agent.Creds}); !errors.Is(err, mesh.ErrUnauthorized) || !errors.Is(err, mesh.ErrCredentialEnded) {
 		t.Errorf("another one meanwhile: %v", err)

@@ -93,7 +93,7 @@ func OutcomeOf(err error) wire.Outcome {
 // wire.MaxReissue times, and only when it is certain that nothing happened.
 //
 // Errors: *wire.Error (a refusal, of the responder or of the contract before anything was sent),
-// ErrNoResponder, ErrNoReply, *RejectedReply; an error before the request was sent is none of these.
+// ErrNoResponder, ErrNoReply, ErrDenied (the server lets it have no replies), *RejectedReply; an error before the request was sent is none of these.
 // OutcomeOf classifies all of them.
 func (c *Client) Call(ctx context.Context, call Call, out any) (Responder, error) {
 	who, data, err := c.call(ctx, call)
@@ -200,7 +200,7 @@ func (c *Client) cast(ctx context.Context, call Call) error {
 		return err
 	}
 	if err := c.nc.PublishMsg(r.msg); err != nil {
-		return &notSent{err}
+		return c.notPublished(err)
 	}
 	if err := c.flush(ctx); err != nil {
 		return err
@@ -319,7 +319,7 @@ func (c *Client) exchange(ctx context.Context, call Call, mode wire.Mode, end ti
 	}
 	defer c.replies.forget(r.subject.Nonce)
 	if err := c.nc.PublishMsg(r.msg); err != nil {
-		return &notSent{fmt.Errorf("send: %w", err)}
+		return c.notPublished(err)
 	}
 	// Only describe is sent again while its reply is awaited: the same request, with the same nonce, so that the
 	// first reply counts. Nothing else may happen twice.
@@ -372,6 +372,9 @@ func (c *Client) reply(s wire.RequestSubject, call Call, m *nats.Msg, sentinel s
 	if m.Subject == refusedByServer {
 		subject, _ := s.Subject() // it was built before
 		return true, notPermitted(subject)
+	}
+	if m.Subject == deafByServer {
+		return true, fmt.Errorf("%w: this caller may not have replies on %s; whether the request was executed is unknown", ErrDenied, m.Header.Get(deafByServer))
 	}
 	if m.Subject == sentinel {
 		// Only the broker's own status on the reserved subject proves that nobody was there.
@@ -445,7 +448,7 @@ func (c *Client) superseded(endpoint string, who Responder) bool {
 func (c *Client) SawEpoch(endpoint string, who Responder) { c.stale(endpoint, who) }
 
 // WatchGoal calls fn, one call at a time, for each progress event of a goal this client's caller
-// submitted. instance may be empty for any. It returns once the server has confirmed the watch, so
+// submitted. instance may be empty for any. Errors: ErrDenied, and those of a server that is not there. It returns once the server has confirmed the watch, so
 // that nothing published later is missed; a goal submitted before may have made progress unseen, and
 // any event may be lost: ask goal-result before believing silence. The watch lasts until the returned
 // function is called, which waits for a running fn (and so must not be called by it).
@@ -474,7 +477,7 @@ func (c *Client) WatchGoal(ctx context.Context, endpoint, instance, goalID strin
 	if err != nil {
 		return nil, fmt.Errorf("watch goal %s: %w", goalID, err)
 	}
-	if err := c.flush(ctx); err != nil {
+	if err := c.accepted(ctx, filter); err != nil {
 		_ = sub.Unsubscribe()
 		return nil, fmt.Errorf("watch goal %s: %w", goalID, err)
 	}

@@ -112,7 +112,7 @@ func (c *Client) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) 
 		if c.nc.IsClosed() {
 			return nil, ErrClosed
 		}
-		return nil, ErrUnreachable
+		return nil, c.unreachable()
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -135,6 +135,26 @@ func (c *Client) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) 
 			return nil, failure(err)
 		}
 	}
+}
+
+// unreachable is the error of an exchange while the server is lost. What keeps it lost is told with it where that is
+// the credential: a server that is only away comes back by itself.
+func (c *Client) unreachable() error {
+	why := c.nc.LastError()
+	for _, own := range []error{ErrCredentialEnded, ErrCredsFile, nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked} {
+		if errors.Is(why, own) {
+			return fmt.Errorf("%w: %w", ErrUnreachable, why)
+		}
+	}
+	return ErrUnreachable
+}
+
+// notPublished is the error of a message that did not leave this client.
+func (c *Client) notPublished(err error) error {
+	if err = failure(err); errors.Is(err, ErrUnreachable) {
+		err = c.unreachable()
+	}
+	return &notSent{err}
 }
 
 // wasDenied says whether an exchange without an answer was refused. Over a connection that is somebody else's the

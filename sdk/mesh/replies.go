@@ -50,15 +50,33 @@ func (c *Client) expectIn(nonce string, room chan *nats.Msg) error {
 }
 
 // refusedByServer is the subject of a message that stands for the server's refusal of the request itself. No
-// message that was published can have it.
-const refusedByServer = " refused"
+// message that was published can have it. deafByServer stands for that of the replies, as of one who calls as somebody
+// else: then the request itself may be with whoever serves it.
+const (
+	refusedByServer = " refused"
+	deafByServer    = " deaf"
+)
 
 // refused hands the server's refusal of a publish to the call it was of: the nonce stands in the subject that the
-// server names.
+// server names. That of the replies goes to all of them.
 func (r *replies) refused(err error) {
 	if subject, ok := refusedSubject(err); ok {
 		r.hand(&nats.Msg{Subject: refusedByServer}, subject)
+		return
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sub == nil || !errors.Is(err, nats.ErrPermissionViolation) || !strings.Contains(err.Error(), `"`+r.sub.Subject+`"`) {
+		return
+	}
+	_ = r.sub.Unsubscribe() // there is none; the next call tries anew
+	for _, room := range r.waiting {
+		select {
+		case room <- &nats.Msg{Subject: deafByServer, Header: nats.Header{deafByServer: {r.sub.Subject}}}:
+		default:
+		}
+	}
+	r.sub = nil
 }
 
 // refusedSubject is the subject of a publish that the server did not permit.

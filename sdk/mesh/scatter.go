@@ -193,7 +193,7 @@ func (c *Client) exchangeAll(ctx context.Context, call Call, end time.Time, cont
 	}
 	defer c.replies.forget(r.subject.Nonce)
 	if err := c.nc.PublishMsg(r.msg); err != nil {
-		return &notSent{fmt.Errorf("send: %w", err)}
+		return c.notPublished(err)
 	}
 	g.dead = map[string]bool{}
 	limit := time.NewTimer(time.Until(end))

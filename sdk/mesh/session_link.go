@@ -60,7 +60,7 @@ func (l *link) open(ctx context.Context) error {
 	if err == nil {
 		l.sub = sub
 		if err = sub.SetPendingLimits(linkFrames, -1); err == nil { // the window bounds what comes
-			err = l.s.c.flush(ctx)
+			err = l.s.c.accepted(ctx, l.grant.Subjects.Out)
 		}
 	}
 	if err == nil {
