@@ -54,12 +54,24 @@ func locateAlone(ctx context.Context, app *app, ref string, ep wire.Endpoint, er
 	case ferr == nil: // the host does not know it: another host's seat, named by its id or alias
 		fmt.Fprintf(app.errw, "note: %s is not a seat of this host; using the seat directory %s\n", ref, s.Dir)
 		return s, nil
+	case nameHeld(err): // it says by what, and where
+		return nil, err
 	case cli.CodeOf(err) == cli.NotFound, cli.CodeOf(err) == cli.Unreachable && cli.CodeOf(ferr) != cli.NotFound:
 		return nil, ferr
 	case cli.CodeOf(err) == cli.Unreachable:
 		return nil, cli.Fail(cli.Unreachable, "%w; and %w", err, ferr)
 	}
 	return nil, err
+}
+
+// nameHeld says whether a seat was not found and a slot holds its name.
+func nameHeld(err error) bool {
+	var refused *wire.Error
+	if !errors.As(err, &refused) {
+		return false
+	}
+	_, held := refused.Detail(wire.DetailSlotObservation)
+	return held
 }
 
 // inspect asks the host for the row of one seat.
