@@ -120,6 +120,9 @@ func (p *patient) doctor(code int, args ...string) map[string]trust.Fact {
 			all[f.Name] = f
 		}
 	}
+	if len(all) == 0 {
+		p.t.Fatalf("doctor tells nothing: %v", res)
+	}
 	return all
 }
 
