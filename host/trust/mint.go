@@ -30,6 +30,10 @@ const (
 	tagLife    = "life:"
 )
 
+// stepLife is how long a credential lives that is used at once and for a moment. A takeover revokes each one that has not
+// ended, and every server keeps and is told all of them: after some hundred seats a minute that was half a megabyte.
+const stepLife = time.Minute
+
 // gateTries is how often a gate that changed without any difference is tried again.
 const gateTries = 8
 
@@ -233,7 +237,7 @@ func (a *Static) ledger(ctx context.Context, rec *bus.Records, c Credential, row
 
 // asExecutor runs do with the rows of the space, over a connection with an executor's credential for them.
 func (a *Static) asExecutor(ctx context.Context, scope Scope, do func(*bus.Records) error) error {
-	c, row, err := a.draft(Request{Profile: Executor, Scope: scope})
+	c, row, err := a.draft(Request{Profile: Executor, Scope: scope, Life: stepLife})
 	if err != nil {
 		return err
 	}
@@ -276,6 +280,9 @@ func (a *Static) With(ctx context.Context, r Request, do func(context.Context, *
 func (a *Static) Open(ctx context.Context, r Request) (*bus.Bus, func(), error) {
 	if r.Profile == Executor {
 		return a.openExecutor(ctx, r)
+	}
+	if r.Life == 0 && !r.Profile.Standing() {
+		r.Life = min(stepLife, r.Profile.Longest())
 	}
 	c, err := a.Mint(ctx, r)
 	if err != nil {
