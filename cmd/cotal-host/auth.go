@@ -1,11 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -60,30 +56,7 @@ Every server of a cluster gets the same text; cotal-host doctor auth --server UR
 			_, err = fmt.Fprint(cmd.OutOrStdout(), text)
 			return err
 		}
-		return writeNew(out, text)
+		return cli.WriteNew(out, []byte(text))
 	}
 	return cmd
-}
-
-// writeNew writes a file whole or not at all, and never over another one.
-func writeNew(path, text string) error {
-	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		return cli.Fail(cli.Refused, "write %s: there is something already; move it away or name another file with --output", path)
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".cotal-export-")
-	if err != nil {
-		return fmt.Errorf("write configuration: %w", err)
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.WriteString(text)
-	if cerr := tmp.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Link(tmp.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("write configuration: %w", err)
-	}
-	return nil
 }
