@@ -4,6 +4,8 @@ package chaos
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -76,4 +78,38 @@ func TestIncident_AStopWhileItsRegistrationIsHalfDoneLeavesItToTheNext(t *testin
 			}
 		})
 	}
+}
+
+// TestIncident_WhatIsLeftOfADeadSeatDelaysNoStart: a start once waited for minutes until everything was reconciled that
+// the host before had left, before it registered. Its name is held until that is done, and nothing else waits for it.
+func TestIncident_WhatIsLeftOfADeadSeatDelaysNoStart(t *testing.T) {
+	t.Parallel()
+	w := harness.NewAuthenticated(t)
+	h := w.Start(harness.HostOptions{})
+	left := w.SpawnFake("left", `[{"hang": true}]`)
+	h.Kill()
+	w.KillPID(left.PID)
+	gate := filepath.Join(w.Dir, "gate")
+	w.Start(harness.HostOptions{Failpoints: "host.retire.revoked=pause(" + gate + ")"})
+	harness.Eventually(t, harness.DefaultWait, "the end of the seat is on its way", func() (bool, string) {
+		_, err := os.Stat(gate + ".reached")
+		return err == nil, fmt.Sprint(err)
+	})
+	w.SpawnFake("other", `[{"hang": true}]`)
+	argv := func(wait string) []string {
+		return append([]string{"spawn", "--agent", "command", "--name", "left", "--detach", "--timeout", wait, "--"}, w.FakeAgent(`[{"hang": true}]`)...)
+	}
+	if r := w.CLI(argv("3s")...); r.Code == 0 {
+		t.Errorf("its name is given to another one while its end is on its way: %v", r)
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, harness.DefaultWait, "its name is free", func() (bool, string) {
+		if got, ok := w.Seat("left"); ok && got.Status == "running" {
+			return true, ""
+		}
+		r := w.CLI(argv("10s")...)
+		return r.Code == 0, r.String()
+	})
 }
