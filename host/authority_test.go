@@ -213,7 +213,7 @@ func eventually(t *testing.T, what string, look func() (bool, string)) {
 // credential, a lease, and a host that its person can command. The next start takes it all over: the person's key is the
 // same, and what the host before it held is worth nothing any more.
 //
-// proves: START-1, START-7
+// proves: START-7
 func TestAHostBootsAuthenticatedFromNothingAndAgain(t *testing.T) {
 	root := t.TempDir()
 	first := serve(t, Config{Root: root})
