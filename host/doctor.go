@@ -54,6 +54,7 @@ type examination struct {
 	rec      instance.Recorded
 	running  instance.Running
 	endpoint wire.Endpoint    // of the host that runs, or zero
+	server   string           // where the broker can be asked; empty: nowhere
 	journal  *journal.Journal // nil: a host has it, or it cannot be read
 	known    []seat.Known
 	lost     bool // the embedded store cannot be served from as it is
@@ -212,7 +213,12 @@ func (e *examination) knownSeats() {
 func (e *examination) local() {
 	if e.running.Held {
 		e.knownSeats()
-		e.cfg.Server = cmp.Or(e.cfg.Server, e.endpoint.URL)
+		if e.server = e.cfg.Server; e.server == "" {
+			e.server = e.endpoint.URL
+			if e.server != fmt.Sprintf("nats://127.0.0.1:%d", e.rec.Port) {
+				e.cfg.Server = e.server // whoever repairs has to name it
+			}
+		}
 		return
 	}
 	path := filepath.Join(e.dir(), "journal.db")
@@ -227,6 +233,7 @@ func (e *examination) local() {
 	} else {
 		e.add("journal", trust.Note, "there is none; seats are found by their directories", "")
 	}
+	e.server = e.cfg.Server
 	e.knownSeats()
 	e.store()
 	e.journal = nil
@@ -350,7 +357,7 @@ func (e *examination) mesh(ctx context.Context) {
 	if err != nil {
 		return // it stands there
 	}
-	if e.cfg.Server == "" {
+	if e.server == "" {
 		if e.lost {
 			for _, k := range e.known {
 				e.add("seat "+k.Life.Alias, trust.Wrong, "its life on the mesh went with the store; its process is not touched", e.repair())
@@ -367,7 +374,7 @@ func (e *examination) mesh(ctx context.Context) {
 			return
 		}
 	}
-	auth, err := trust.NewStatic(trust.StaticConfig{Keys: keys, Instance: e.rec.ID, Reach: bus.Config{URL: e.cfg.Server}})
+	auth, err := trust.NewStatic(trust.StaticConfig{Keys: keys, Instance: e.rec.ID, Reach: bus.Config{URL: e.server}})
 	if err != nil {
 		e.add("broker", trust.Unasked, err.Error(), "")
 		return
@@ -547,6 +554,9 @@ func lifeFact(f trust.Fact, k seat.Known, found provision.Found, instanceID, rep
 		f.Verdict, f.Text = trust.Note, "it is on its way out: "+text
 	case provision.Taken:
 		f.Verdict, f.Text, f.Repair = trust.Wrong, text, "look with: cotal slots; end one of the two"
+		if s := found.Slot; s != nil && s.OwnerInstanceID == instanceID && s.LifecycleUID != k.Life.UID {
+			f.Repair = "cotal-host serve, which ends that life if no seat has it; then: " + repair
+		}
 	}
 	return f
 }

@@ -13,7 +13,9 @@ import (
 	"github.com/cotal-ai/cotal-host/host/broker"
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/host/instance"
+	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/host/provision"
+	"github.com/cotal-ai/cotal-host/host/retire"
 	"github.com/cotal-ai/cotal-host/host/seat"
 	"github.com/cotal-ai/cotal-host/host/trust"
 	"github.com/cotal-ai/cotal-host/sdk/failpoint"
@@ -156,6 +158,9 @@ func (r *repair) lives(ctx context.Context, known []seat.Known) error {
 	if _, err := r.h.openLives(); err != nil {
 		return err
 	}
+	if err := r.endStale(ctx, known); err != nil {
+		return err
+	}
 	for _, k := range known {
 		if k.Err != nil {
 			continue // how it stands is told with all the others
@@ -170,6 +175,49 @@ func (r *repair) lives(ctx context.Context, known []seat.Known) error {
 		if err := fpRestored.Hit(); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// endStale ends lives of this instance that are over, and that an older store brought back into the slots of seats that live.
+// That one is over is known from the journal here, and from nothing else: no runtime is asked. The next host ends the others.
+func (r *repair) endStale(ctx context.Context, known []seat.Known) error {
+	h := r.h
+	lives, wanted := map[string]bool{}, map[string]bool{}
+	for _, k := range known {
+		lives[k.Life.UID], wanted[k.Life.Alias] = true, true
+	}
+	ended := func(_ context.Context, ref wire.RuntimeRef) error {
+		return h.journal.View(func(tx *journal.Tx) error {
+			row, err := tx.Seat(ref.ID)
+			if err == nil && !(row.State.Ended() && row.Reaped) {
+				err = fmt.Errorf("seat %s is %s", ref.ID, row.State)
+			}
+			return err
+		})
+	}
+	over, err := retire.New(retire.Config{Auth: h.auth, Space: h.cfg.Space, Instance: h.inst.ID, Store: h.auth.store, Reap: ended, Log: h.log.Named("retire")})
+	if err != nil {
+		return err
+	}
+	defer over.Close()
+	rows, err := over.Rows(ctx)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		s := row.Slot
+		if row.Err != nil || s.OwnerInstanceID != h.inst.ID || s.Phase == wire.SlotRetired || lives[s.LifecycleUID] || !wanted[s.Alias] || s.Runtime == nil || ended(ctx, *s.Runtime) != nil {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, repairLife)
+		err := over.Retire(ctx, provision.LifeOf(s))
+		cancel()
+		if err != nil {
+			r.done = append(r.done, trust.Fact{Name: "slot " + s.Alias, Verdict: trust.Wrong, Text: "the life before cannot be ended: " + err.Error()})
+			continue
+		}
+		r.did("slot %s: life %s, which is over, had come back with the store, and was ended", s.Alias, s.LifecycleUID)
 	}
 	return nil
 }

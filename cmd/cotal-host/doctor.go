@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -70,7 +71,11 @@ Exit code 0 when nothing is wrong (with --repair: any more), 1 when something is
 		}
 		var facts []trust.Fact
 		if *repair {
-			if facts, err = host.Repair(cmd.Context(), cfg); err != nil {
+			facts, err = host.Repair(cmd.Context(), cfg)
+			if errors.Is(err, host.ErrNotBegun) {
+				return &cli.Error{Code: cli.Unreachable, Err: err}
+			}
+			if err != nil {
 				return err
 			}
 		} else {
@@ -97,7 +102,7 @@ func doctorRoot(t *cli.Target) (string, error) {
 	if err == nil {
 		var st os.FileInfo
 		if st, err = os.Stat(root); err == nil && !st.IsDir() {
-			err = fmt.Errorf("it is no directory")
+			err = errors.New("it is no directory")
 		}
 	}
 	if err != nil {

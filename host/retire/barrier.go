@@ -225,7 +225,7 @@ func (b *barrier) withoutSlot(ctx context.Context, rec *bus.Records) error {
 	g, _, err := provision.ReadGate(ctx, rec, b.l.UID)
 	switch {
 	case errors.Is(err, bus.ErrAbsent) && !b.draft:
-		return fmt.Errorf("%w: there is no slot and no gate of the life; bring the records of the space back from a backup", bus.ErrCorrupt)
+		return fmt.Errorf("%w: there is no slot and no gate of the life; what the mesh has lost is made again by: cotal-host doctor --repair", bus.ErrCorrupt)
 	case errors.Is(err, bus.ErrAbsent):
 	case err != nil:
 		return err

@@ -456,3 +456,43 @@ func TestRepair_OfTwoHostsIsOfEachByItself(t *testing.T) {
 	two.CLI("stop", "there").OK()
 	one.awaitFree("there")
 }
+
+// A store that is brought back from a backup knows nothing of what was started since, and has what has ended since.
+func TestRepair_AnOlderStoreThatIsBroughtBack(t *testing.T) {
+	if !long {
+		t.Skip("in a long run")
+	}
+	t.Parallel()
+	p := newPatient(t, false)
+	hang := p.FakeAgent(`[{"print": "up\n"}, {"hang": true}]`)
+	p.Spawn("other", hang...)
+	p.stopHost()
+	older := filepath.Join(p.Dir, "older")
+	if err := os.CopyFS(older, os.DirFS(p.store())); err != nil {
+		t.Fatal(err)
+	}
+	p.start(harness.HostOptions{})
+	p.CLI("stop", "other").OK()
+	again, since := p.Spawn("other", hang...), p.Spawn("since", hang...)
+	p.stopHost()
+	if err := os.RemoveAll(p.store()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(older, p.store()); err != nil {
+		t.Fatal(err)
+	}
+	p.repair()
+	p.start(harness.HostOptions{})
+	p.connected()
+	for _, row := range []wire.AgentRow{again, since} {
+		if now := p.AwaitStatus(row.Name, "running"); now.PID != row.PID || now.LifecycleUID != row.LifecycleUID {
+			t.Errorf("%+v, was %+v", now, row)
+		}
+		if s, ok := p.slot(row.Name); !ok || s.Phase != wire.SlotActive || s.LifecycleUID != row.LifecycleUID {
+			t.Errorf("slot of %s: %+v", row.Name, s)
+		}
+		p.CLI("stop", row.Name).OK()
+		p.awaitFree(row.Name)
+	}
+	p.whole("an older store was brought back")
+}
