@@ -143,6 +143,19 @@ func (s *System) PushAccount(ctx context.Context, account, token string) (int, e
 	return len(servers), nil
 }
 
+// LookUpAccount returns the account JWT as a server has it; empty where none has it.
+//
+// Errors: ErrIncomplete (no server answered), ErrUnavailable.
+func (s *System) LookUpAccount(ctx context.Context, account string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, systemTimeout)
+	defer cancel()
+	m, err := s.nc.RequestWithContext(ctx, "$SYS.REQ.ACCOUNT."+account+".CLAIMS.LOOKUP", nil)
+	if err != nil {
+		return "", fmt.Errorf("look up account: %w: %w", ErrIncomplete, err)
+	}
+	return string(m.Data), nil
+}
+
 // connPage is how many connections are asked for at a time.
 const connPage = 512
 

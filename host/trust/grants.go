@@ -424,6 +424,6 @@ func (g *grants) evictor() {
 	g.own()
 	g.publish(
 		"$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.*.CONNZ", "$SYS.REQ.SERVER.*.KICK", "$SYS.REQ.SERVER.*.VARZ",
-		"$SYS.REQ.ACCOUNT."+g.account+".CLAIMS.UPDATE",
+		"$SYS.REQ.ACCOUNT."+g.account+".CLAIMS.UPDATE", "$SYS.REQ.ACCOUNT."+g.account+".CLAIMS.LOOKUP",
 	)
 }

@@ -92,10 +92,10 @@ type spaceKeys struct {
 // revokedKeys is the content of revoked.<key>.json. It is apart from the keys, which are not written again at the
 // end of every seat.
 type revokedKeys struct {
-	V       int              `json:"v"`
-	Revoked map[string]int64 `json:"revoked"` // public nkey: seconds; refuses what was issued until then
-	// Until is when the last credential of a key ends by itself, in seconds; of a key that is not in it that is not known.
-	Until map[string]int64 `json:"until,omitempty"`
+	V int `json:"v"`
+	// Revoked says of each public nkey until when the last credential of it could live, in seconds. Whatever was issued
+	// before is refused, so that nobody renews one either.
+	Revoked map[string]int64 `json:"revoked"`
 }
 
 // Keyring is the keys of one space and its broker, as they are in a SecretStore. It keeps no seed in memory.
@@ -408,19 +408,12 @@ func (k *Keyring) RevokeUntil(ctx context.Context, keys map[string]time.Time) er
 		if !nkeys.IsValidPublicUserKey(p) {
 			return fmt.Errorf("revoke keys: %q is no user key", p)
 		}
-		_, ok := kept.Revoked[p]
-		have, known := kept.Until[p]
-		switch {
-		case !ok:
-			kept.Revoked[p], changed = now.Unix(), true
-			if !until.IsZero() {
-				kept.Until[p] = until.Unix()
-			}
-		case known && until.IsZero():
-			delete(kept.Until, p)
-			changed = true
-		case known && until.Unix() > have:
-			kept.Until[p], changed = until.Unix(), true
+		have, ok := kept.Revoked[p]
+		if !ok && until.IsZero() {
+			until = now.Add(MaxLife)
+		}
+		if end := until.Unix(); !ok || !until.IsZero() && end > have {
+			kept.Revoked[p], changed = end, true
 		}
 	}
 	if changed {
@@ -433,22 +426,37 @@ func (k *Keyring) RevokeUntil(ctx context.Context, keys map[string]time.Time) er
 
 // prunedRevocations are those that still have something to refuse.
 func prunedRevocations(all revokedKeys, now time.Time) revokedKeys {
-	kept := revokedKeys{V: 1, Revoked: map[string]int64{}, Until: map[string]int64{}}
-	for p, at := range all.Revoked {
-		end := time.Unix(at, 0).Add(MaxLife)
-		until, known := all.Until[p]
-		if known {
-			end = time.Unix(min(until, end.Unix()), 0)
-		}
-		if now.Sub(end) > revocationSlack {
-			continue
-		}
-		kept.Revoked[p] = at
-		if known {
-			kept.Until[p] = until
+	kept := revokedKeys{V: 1, Revoked: map[string]int64{}}
+	for p, end := range all.Revoked {
+		if now.Sub(time.Unix(end, 0)) <= revocationSlack {
+			kept.Revoked[p] = end
 		}
 	}
 	return kept
+}
+
+// Learn adds what the servers of the broker refuse and this store does not know: a host on another machine has a copy of
+// the keys, and revokes by that one. token is the account as a server has it.
+func (k *Keyring) Learn(ctx context.Context, token string) error {
+	acc, err := jwt.DecodeAccountClaims(token)
+	if err != nil {
+		return fmt.Errorf("learn revoked keys: %w", err)
+	}
+	own, err := k.readRevoked()
+	if err != nil {
+		return fmt.Errorf("learn revoked keys: %w", err)
+	}
+	now := k.now()
+	more := map[string]time.Time{}
+	for nkey, end := range acc.Revocations {
+		if have, ok := own.Revoked[nkey]; nkeys.IsValidPublicUserKey(nkey) && (!ok || end > have) && now.Sub(time.Unix(end, 0)) <= revocationSlack {
+			more[nkey] = time.Unix(end, 0)
+		}
+	}
+	if len(more) == 0 {
+		return nil
+	}
+	return k.RevokeUntil(ctx, more)
 }
 
 // Bundle is what a broker has to know, all of it public.
@@ -496,8 +504,8 @@ func (k *Keyring) Bundle() (Bundle, error) {
 		acc.SigningKeys.Add(p.Public)
 		out.Signing = append(out.Signing, p.Public)
 	}
-	for nkey, at := range prunedRevocations(revoked, k.now()).Revoked {
-		acc.RevokeAt(nkey, time.Unix(at, 0))
+	for nkey, end := range prunedRevocations(revoked, k.now()).Revoked {
+		acc.RevokeAt(nkey, time.Unix(end, 0))
 	}
 	err = b.Operator.with(func(op nkeys.KeyPair, sign jwt.SignFn) error {
 		var err error

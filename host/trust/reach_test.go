@@ -467,7 +467,7 @@ func judge(t *testing.T, got map[string][]string) {
 	only(`of another epoch`)
 	only(`^pub fact`, "goal-writer")
 	only(`^pub system`, "evictor")
-	only(`^pub system (claims|reload|ldm|update of another|auth callout|user info|jsz|lookup|account)`)
+	only(`^pub system (claims|reload|ldm|update of another|auth callout|user info|jsz|account)`)
 	only(`^pub call v1`)
 	only(`^pub call \S+ (purge|input|evict-principal|retire-lifecycle) `, "operator")
 	only(`^pub call .* (any|child|ledger|exact) as own`, "operator")

@@ -190,6 +190,9 @@ func (a *Static) push(ctx context.Context, sys *bus.System) (int, error) {
 	case <-ctx.Done():
 		return 0, fmt.Errorf("%w: another push does not end: %w", ErrUnverified, context.Cause(ctx))
 	}
+	if err := a.learn(ctx, sys); err != nil {
+		return 0, err
+	}
 	b, err := a.cfg.Keys.Bundle() // read in here: whoever comes later pushes what is later
 	if err != nil {
 		return 0, err
@@ -202,6 +205,23 @@ func (a *Static) push(ctx context.Context, sys *bus.System) (int, error) {
 		return 0, err
 	}
 	return n, nil
+}
+
+// learn takes over what the servers refuse already, which a push would let in again otherwise. A server that has not
+// heard of the account refuses nobody.
+func (a *Static) learn(ctx context.Context, sys *bus.System) error {
+	account, err := a.cfg.Keys.account()
+	if err != nil {
+		return err
+	}
+	token, err := sys.LookUpAccount(ctx, account)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnverified, err)
+	}
+	if token == "" {
+		return nil
+	}
+	return a.cfg.Keys.Learn(ctx, token)
 }
 
 // asEvictor runs do over a one-shot connection to the system account. Its ledger row is written like any
