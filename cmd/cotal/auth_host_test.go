@@ -35,7 +35,7 @@ func TestCotalOverACredential(t *testing.T) {
 			t.Errorf("%s says nothing of %q: %v", args, want, r)
 		}
 	}
-	has("status", "well\n")
+	has("status", "credentials are well\n")
 	has("roster", "manager@")
 	has("send team hello", "sent to team")
 	has("send @reviewer hello", "sent to @reviewer")

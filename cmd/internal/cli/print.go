@@ -274,7 +274,7 @@ func printCredentials(w io.Writer, all []wire.CredentialStatus) {
 		return
 	}
 	bad := slices.DeleteFunc(slices.Clone(all), func(c wire.CredentialStatus) bool { return c.Health == "healthy" && c.Reason == "" })
-	fmt.Fprintf(w, "creds     %d of %d well\n", len(all)-len(bad), len(all))
+	fmt.Fprintf(w, "creds     %d of %d credentials are well\n", len(all)-len(bad), len(all))
 	for _, c := range bad {
 		line := "creds     " + c.Profile
 		if c.Seat != "" {

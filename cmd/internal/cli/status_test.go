@@ -18,7 +18,7 @@ func TestStatusShowsWhatIsWrongWithCredentialsAndSlots(t *testing.T) {
 		"an open space has neither": {wire.StatusReply{}, nil, []string{"creds", "slots"}},
 		"credentials that are well are counted": {
 			wire.StatusReply{Credentials: []wire.CredentialStatus{{Profile: "supervisor", Health: "healthy", Expires: in(time.Hour)}, {Profile: "agent", Seat: "a", Health: "healthy"}}},
-			[]string{"creds     2 of 2 well\n"},
+			[]string{"creds     2 of 2 credentials are well\n"},
 			[]string{"supervisor", "agent"},
 		},
 		"one that cannot be renewed is named, with its end and the reason": {
@@ -28,7 +28,7 @@ func TestStatusShowsWhatIsWrongWithCredentialsAndSlots(t *testing.T) {
 				{Profile: "watcher", Health: "expired", Expires: in(-3 * time.Minute)},
 			}},
 			[]string{
-				"creds     1 of 3 well\n", "creds     agent of reviewer: near-expiry, ends in 1.4h; NOT RENEWED: renew agent: no; broker\n",
+				"creds     1 of 3 credentials are well\n", "creds     agent of reviewer: near-expiry, ends in 1.4h; NOT RENEWED: renew agent: no; broker\n",
 				"creds     watcher: expired, ended 3m ago\n",
 			},
 			nil,
