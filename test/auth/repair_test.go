@@ -295,12 +295,12 @@ func TestRepair_ThatIsKilledIsFinishedByTheNext(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, false)
 	points := []string{
-		"host.repair.streams", "host.provision.minted", // of a short run
-		"host.repair.set-aside", "host.register.frozen", "host.provision.uid", "host.provision.head", "host.provision.minting", "host.mint.ledgered",
+		"host.provision.minted", // of a short run
+		"host.repair.streams", "host.repair.set-aside", "host.register.frozen", "host.provision.uid", "host.provision.head", "host.provision.minting", "host.mint.ledgered",
 		"host.mint.gated", "host.repair.restored", "host.repair.repaired",
 	}
 	if !long {
-		points = points[:2]
+		points = points[:1]
 	}
 	for _, point := range points {
 		p.stopHost()
@@ -340,6 +340,9 @@ func TestRepair_OfASeatThatHasEnded(t *testing.T) {
 	p.start(harness.HostOptions{})
 	p.connected()
 	p.awaitFree("worker")
+	if !long {
+		return
+	}
 	p.Spawn("worker", p.FakeAgent(`[{"print": "up\n"}, {"hang": true}]`)...)
 	row := p.AwaitStatus("worker", "running")
 	p.stopHost2(row.PID)
