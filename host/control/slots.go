@@ -66,7 +66,8 @@ func slotWords(s wire.SlotRow) string {
 	case s.Unreadable != "":
 		return fmt.Sprintf("no seat of this host is called %q, and the slot of that name cannot be read: %s", s.Name, s.Unreadable)
 	case s.Sibling:
-		return fmt.Sprintf("seat %q is another host's: its name is held by life %s (%s) of instance %s", s.Name, s.SlotLifecycleUID, s.SlotPhase, s.ManagerInstanceID)
+		return fmt.Sprintf("seat %q is another host's: its name is held by life %s (%s) of instance %s; ask that one, with --on %s",
+			s.Name, s.SlotLifecycleUID, s.SlotPhase, s.ManagerInstanceID, s.ManagerInstanceID)
 	}
 	text := fmt.Sprintf("no seat of this host is called %q any more, and its name is still held by life %s (%s)", s.Name, s.SlotLifecycleUID, s.SlotPhase)
 	if s.Held != nil && s.Held.Reason != "" {

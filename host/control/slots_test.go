@@ -59,7 +59,7 @@ func TestANameThatASlotHoldsIsNotUnknown(t *testing.T) {
 		"nobody has it":                       {held, "nobody", wire.CodeNotFound, `no seat is called "nobody"`, ""},
 		"an open space keeps no slots":        {nil, "ending", wire.CodeNotFound, "no seat is called", ""},
 		"a life that is ended holds it":       {held, "ending", wire.CodeFailedPrecondition, "still held by life l1 (terminalizing): no proof", wire.DetailSlotObservation},
-		"a sibling has it":                    {held, "theirs", wire.CodeFailedPrecondition, "of instance i2", wire.DetailSlotObservation},
+		"a sibling has it":                    {held, "theirs", wire.CodeFailedPrecondition, "of instance i2; ask that one, with --on i2", wire.DetailSlotObservation},
 		"its slot is damaged":                 {held, "bad", wire.CodeFailedPrecondition, "cannot be read: it is no slot", wire.DetailSlotObservation},
 		"the slots cannot be read":            {&shelf{err: errors.New("away")}, "nobody", wire.CodeUnavailable, "whether a slot holds the name cannot be read: away", wire.DetailSlotReadFailed},
 		"no slot can have such a name at all": {&shelf{err: errors.New("away")}, "no body", wire.CodeNotFound, "no seat is called", ""},
