@@ -16,8 +16,9 @@ import (
 // jsConsumerExists: there is a durable of that name with another configuration. The library has no name for it.
 const jsConsumerExists nats.ErrorCode = 10148
 
-// markerLife is how long the mark of a removed row is kept: long enough for whoever watches.
-const markerLife = time.Second
+// markerLife is how long the mark of a removed row is kept. A server that was killed finds on its disk what it had not
+// noted there as removed, which it does every two minutes: below a mark that was gone by then, the row was back.
+const markerLife = 10 * time.Minute
 
 // headerRollup makes the broker forget what a subject had before.
 const headerRollup = "Nats-Rollup"
@@ -154,7 +155,7 @@ func (b *Bus) PutMembership(ctx context.Context, space string, p wire.Principal,
 	return nil
 }
 
-// RemoveMembership takes that row away. A mark of it stays for a second, where the bucket can forget it.
+// RemoveMembership takes that row away. A mark of it stays for ten minutes, where the bucket can forget it.
 //
 // Errors: ErrUnavailable (unknown).
 func (b *Bus) RemoveMembership(ctx context.Context, space string, p wire.Principal) error {
