@@ -239,6 +239,10 @@ func (e *examination) store() {
 	if e.cfg.Server != "" {
 		return
 	}
+	if e.rec.Port == 0 {
+		e.add("store", trust.Note, "this workspace has no broker of its own: it was served on one elsewhere", "name that one with --server")
+		return
+	}
 	dir := filepath.Join(e.dir(), authStore)
 	if e.open {
 		dir = filepath.Join(e.dir(), openStore)
@@ -357,6 +361,10 @@ func (e *examination) mesh(ctx context.Context) {
 			for _, k := range e.known {
 				e.add("seat "+k.Life.Alias, trust.Wrong, "its life on the mesh went with the store; its process is not touched", e.repair())
 			}
+			return
+		}
+		if e.rec.Port == 0 {
+			e.add("broker", trust.Unasked, "where it is, is not known", "name it with --server")
 			return
 		}
 		e.add("broker", trust.Note, "it runs with the host, and is asked when that does", "cotal-host serve --root "+quoted(e.cfg.Root))

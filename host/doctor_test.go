@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -23,7 +24,7 @@ func wasServed(t *testing.T) (root, id string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := i.SetMode(instance.ModeAuthenticated); err != nil {
+	if err := errors.Join(i.SetMode(instance.ModeAuthenticated), i.SetPort(12345)); err != nil {
 		t.Fatal(err)
 	}
 	j, err := journal.Open(filepath.Join(i.Dir, "journal.db"))
@@ -209,6 +210,12 @@ func TestRepairRefusesWhatItCannotRepair(t *testing.T) {
 		t.Errorf("an open workspace: %v", err)
 	}
 	if err := i.SetMode(instance.ModeAuthenticated); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Repair(t.Context(), Config{Root: root}); !errors.Is(err, errNoBroker) || !strings.Contains(err.Error(), "--server") {
+		t.Errorf("a workspace whose broker is elsewhere: %v", err)
+	}
+	if err := i.SetPort(12345); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Repair(t.Context(), Config{Root: root}); err == nil || !strings.Contains(err.Error(), "cotal-host stop") {

@@ -36,6 +36,9 @@ const repairLife = 30 * time.Second
 // ErrNothingToRepair: an open space has nothing that could be made again.
 var ErrNothingToRepair = errors.New("an open space has nothing that could be made again")
 
+// errNoBroker: an embedded broker that was never there is not made by a repair: seats are on another one.
+var errNoBroker = errors.New("it has no broker of its own")
+
 // Repair makes again what the mesh has lost of an authenticated workspace, and tells what it did and how everything
 // stands then. It is the host of the workspace while it does so: it takes the lock, the lease and the registration, as a
 // host does that starts, and gives them back. It starts no plugin and touches no process. Everything it does recognises
@@ -52,6 +55,9 @@ func Repair(ctx context.Context, cfg Config) ([]trust.Fact, error) {
 	case rec.Mode != instance.ModeAuthenticated:
 		return nil, fmt.Errorf("workspace %s: %w: bring the store of its broker back from a backup; or move that store and .cotal/host/journal.db away "+
 			"to go on without what was stored, seats are found all the same", cfg.Root, ErrNothingToRepair)
+	}
+	if cfg.Server == "" && rec.Port == 0 {
+		return nil, fmt.Errorf("workspace %s: %w: it was served on a broker elsewhere; name that one with --server", cfg.Root, errNoBroker)
 	}
 	h, err := New(cfg)
 	if err != nil {
