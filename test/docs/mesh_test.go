@@ -111,7 +111,7 @@ func TestJoiningAnAuthenticatedMesh(t *testing.T) {
 	run(t, dir, "go", "build", "-o", "greeter", ".")
 	greeter := filepath.Join(dir, "greeter")
 	w := harness.NewAuthenticated(t)
-	w.Persona("greeter", strings.ReplaceAll(files["greeter.md"], "/home/me/greeter/greeter", greeter))
+	w.Persona("greeter", strings.ReplaceAll(files["greeter.md"], "~/greeter/greeter", greeter))
 	w.Start(harness.HostOptions{})
 	w.CLI("spawn", "greeter", "--detach").OK()
 	sees := func(what string, args ...string) {
