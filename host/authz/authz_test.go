@@ -110,9 +110,6 @@ func check(t *testing.T, err *wire.Error, code, want string) {
 	}
 }
 
-// The whole product of caller, mode and tier, through the part that reads the facts.
-//
-// proves: AUTHZ-2, AUTHZ-13, AUTHZ-22, AUTHZ-25, FENCE-10, OUT-2
 // proves: ATTACH-6
 func TestASessionIsGrantedToWhoCanUseIt(t *testing.T) {
 	for _, c := range []struct {
@@ -130,6 +127,9 @@ func TestASessionIsGrantedToWhoCanUseIt(t *testing.T) {
 	}
 }
 
+// The whole product of caller, mode and tier, through the part that reads the facts.
+//
+// proves: AUTHZ-2, AUTHZ-13, AUTHZ-22, AUTHZ-25, FENCE-10, OUT-2
 func TestAdmit(t *testing.T) {
 	read := Access{Command: wire.CmdPs, Capability: wire.CapManagerRead}
 	spawn := Access{Command: wire.CmdSpawn, Capability: wire.CapManagerSpawn}
