@@ -266,8 +266,7 @@ func (f *filter) publish(verb string, args [][]byte) error {
 }
 
 // mayAnswer reports whether an answer may go to a subject: to an inbox of the client's own, to the rail of answers to its
-// own commands, to that of an attach session, whose id is a secret, or to an inbox that nobody has for his own. No stream
-// keeps any of these.
+// own commands, or to an inbox that nobody has for his own. No stream keeps any of these.
 func (f *filter) mayAnswer(subject string) bool {
 	switch {
 	case strings.HasPrefix(subject, wideInbox):
@@ -277,13 +276,9 @@ func (f *filter) mayAnswer(subject string) bool {
 	case strings.HasPrefix(subject, wire.InboxPrefix(f.key)+"."):
 		return true
 	}
-	tok := strings.Split(subject, ".")
-	if len(tok) < 4 || tok[0] != "cotal" {
-		return false
-	}
 	// cotal.<space>.ep.reply.<endpoint>.<instance>.<epoch>.<owner>.<actor>.<uid>.<nonce>
-	own := len(tok) == 11 && tok[2] == "ep" && tok[3] == "reply" && tok[8] == f.key
-	return own || tok[2] == "eps"
+	tok := strings.Split(subject, ".")
+	return len(tok) == 11 && tok[0] == "cotal" && tok[2] == "ep" && tok[3] == "reply" && tok[8] == f.key
 }
 
 // otherSide reports whether two subjects are the two of one attach session: who speaks on the one is told on the other

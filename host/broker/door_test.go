@@ -50,7 +50,6 @@ func TestTheDoorLetsAnswersGoToInboxesAlone(t *testing.T) {
 		{"nor to one whose name only begins alike", connect("UA") + "PUB a.b _INBOX_UAB.x 0\r\n\r\n", connect("UA") + "PUB a.b _R_._INBOX_UAB.x 0\r\n\r\n"},
 		{"one on the rail of answers to one's own commands is", connect("UA") + "PUB a cotal.s.ep.reply.manager.no-responders.0.local.UA.u.n 0\r\n\r\n", connect("UA") + "PUB a cotal.s.ep.reply.manager.no-responders.0.local.UA.u.n 0\r\n\r\n"},
 		{"one on the rail of another's is not", connect("UA") + "PUB a cotal.s.ep.reply.manager.i.1.local.UB.u.n 0\r\n\r\n", connect("UA") + "PUB a _R_.cotal.s.ep.reply.manager.i.1.local.UB.u.n 0\r\n\r\n"},
-		{"one on the rail of a session is", connect("UA") + "PUB a cotal.s.eps.manager.id.1.out 0\r\n\r\n", connect("UA") + "PUB a cotal.s.eps.manager.id.1.out 0\r\n\r\n"},
 		{"an answer that is a command of the store is not", "PUB a.b $JS.API.STREAM.DELETE.S 0\r\n\r\n", "PUB a.b _R_.$JS.API.STREAM.DELETE.S 0\r\n\r\n"},
 		{"nor one that is a row", "PUB a.b $KV.b.k 0\r\n\r\n", "PUB a.b _R_.$KV.b.k 0\r\n\r\n"},
 		{"one on the other side of an attach session is", "PUB " + rail("a", "in") + " " + rail("a", "out") + " 0\r\n\r\n", "PUB " + rail("a", "in") + " " + rail("a", "out") + " 0\r\n\r\n"},
