@@ -334,7 +334,7 @@ func TestTheLeaseOfAProcessThatIsProvedDeadIsTakenAtOnce(t *testing.T) {
 	}
 }
 
-// proves: START-10
+// proves: START-10, RECON-11
 func TestTheLeaseOfALivingProcessIsRefusedByItsName(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

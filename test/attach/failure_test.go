@@ -161,6 +161,8 @@ func TestABrokerThatRestartsDoublesNothing(t *testing.T) {
 }
 
 // A server that holds everything for ten seconds loses no output, and types nothing that is ten seconds old.
+//
+// proves: I5
 func TestAPartitionIsSatOut(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 12 s")
@@ -247,6 +249,7 @@ func everyTick(t *testing.T, text string) {
 	}
 }
 
+// proves: I5
 func TestASeatThatIsStoppedWhileItsHostIsAwayIsFoundGone(t *testing.T) {
 	t.Parallel()
 	w := harness.New(t)
