@@ -310,19 +310,14 @@ func (h *Host) checkMode() error {
 	if err != nil {
 		return fmt.Errorf("look for living seats: %w", err)
 	}
-	facts, err := wire.StreamName(wire.StreamFact, h.cfg.Space)
+	said, err := askJournal(h.journal, h.cfg.Space)
 	if err != nil {
 		return err
 	}
-	known := map[string]bool{authenticatedKey: false, "embedded/" + facts: false, "external/" + facts: false}
-	for name := range known {
-		if known[name], err = h.journal.Known(name); err != nil {
-			return fmt.Errorf("ask the journal how this workspace was served: %w", err)
-		}
-	}
 	// One of the three is there when another one was lost.
-	was := h.inst.Mode == instance.ModeAuthenticated || known[authenticatedKey] || hasStreams(filepath.Join(h.inst.Dir, authStore), "A*")
-	opened := !was && (len(living) > 0 || known["embedded/"+facts] || known["external/"+facts] || hasStreams(filepath.Join(h.inst.Dir, openStore), "$G"))
+	authenticated, open := storeSays(h.inst.Dir)
+	was := h.inst.Mode == instance.ModeAuthenticated || said.authenticated || authenticated
+	opened := !was && (len(living) > 0 || said.open || open)
 	if text := modeRefusal(modeFacts{open: h.cfg.Open, was: was, opened: opened, fresh: h.cfg.FreshAuth, living: living, root: h.cfg.Root}); text != "" {
 		return errors.New(text)
 	}

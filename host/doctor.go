@@ -33,7 +33,7 @@ func Examine(ctx context.Context, cfg Config) []trust.Fact {
 	}
 	e.permissions()
 	e.local()
-	if e.open {
+	if e.mode != servedAuthenticated {
 		return e.facts
 	}
 	e.mesh(ctx)
@@ -47,13 +47,15 @@ type examination struct {
 	facts []trust.Fact
 
 	never    bool // it was never served
-	open     bool
+	mode     servedAs
 	rec      instance.Recorded
 	running  instance.Running
 	endpoint wire.Endpoint    // of the host that runs, or zero
 	server   string           // where the broker can be asked; empty: nowhere
 	journal  *journal.Journal // nil: a host has it, or it cannot be read
 	known    []seat.Known
+	recorded bool // instance.json says how it is
+	embedded bool // it had a broker of its own
 	lost     bool // the embedded store cannot be served from as it is
 }
 
@@ -102,22 +104,22 @@ func (e *examination) workspace() {
 	e.rec, err = instance.Look(e.cfg.Root)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !e.running.Held:
-		if j, serr := os.Stat(filepath.Join(e.dir(), "journal.db")); serr == nil && j.Size() > 0 {
-			e.add("identity", trust.Note, "instance.json is missing; the next start makes it again from the journal", "")
-			break
+		if !hasJournal(e.dir()) {
+			e.never = true
+			e.add("workspace", trust.Note, e.cfg.Root+" was never served", "cotal-host serve --root "+quoted(e.cfg.Root))
+			return
 		}
-		e.never = true
-		e.add("workspace", trust.Note, e.cfg.Root+" was never served", "cotal-host serve --root "+quoted(e.cfg.Root))
-		return
+		e.add("identity", trust.Note, "instance.json is missing; the next start makes it again from the journal", "")
 	case err != nil:
 		e.add("identity", trust.Wrong, err.Error(), "")
 	}
-	e.open = e.rec.Mode != instance.ModeAuthenticated
-	mode := "authenticated"
-	if e.open {
-		mode = "open"
+	e.how(err == nil)
+	switch e.mode {
+	case servedUnknown:
+		e.add("workspace", trust.Unasked, e.cfg.Root+": whether it is an open or an authenticated one is not known: instance.json, the journal and the stores do not say", "restore .cotal/host from a backup")
+	default:
+		e.add("workspace", trust.Good, fmt.Sprintf("%s, %s, instance %s, epoch %d", e.cfg.Root, e.mode, e.rec.ID, e.rec.Epoch), "")
 	}
-	e.add("workspace", trust.Good, fmt.Sprintf("%s, %s, instance %s, epoch %d", e.cfg.Root, mode, e.rec.ID, e.rec.Epoch), "")
 	switch {
 	case e.running.Verified:
 		e.add("lock", trust.Good, fmt.Sprintf("held by process %d, which serves", e.running.PID), "")
@@ -142,6 +144,25 @@ func (e *examination) workspace() {
 		e.add("endpoint", trust.Good, ep.URL+", space "+ep.Space, "")
 	}
 	e.cfg.Space = cmp.Or(e.cfg.Space, ep.Space, mesh.DefaultSpace)
+}
+
+// how finds out how a workspace was served, by more than its record, which may be lost or damaged.
+func (e *examination) how(recorded bool) {
+	var rec *instance.Recorded
+	if recorded {
+		rec = &e.rec
+	}
+	if e.running.Held && rec != nil {
+		e.mode = modeSigns{recorded: true, authenticated: rec.Mode == instance.ModeAuthenticated}.mode() // the host wrote it a moment ago
+	} else {
+		signs, said := workspaceSigns(e.cfg.Root, e.cfg.Space, rec)
+		if e.mode = signs.mode(); rec == nil {
+			e.rec.ID, e.rec.Epoch = said.id, said.epoch
+		}
+	}
+	authenticated, open := storeSays(e.dir())
+	e.recorded = recorded
+	e.embedded = e.rec.Port != 0 || e.mode == servedAuthenticated && authenticated || e.mode == servedOpen && open
 }
 
 // permissions looks whether anything of the workspace that is for this user alone lets others in. What is below a directory
@@ -216,7 +237,7 @@ func (e *examination) local() {
 		}
 		return
 	}
-	path := filepath.Join(e.dir(), "journal.db")
+	path := filepath.Join(e.dir(), journalName)
 	if _, err := os.Lstat(path); err == nil {
 		j, err := journal.Open(path)
 		if err != nil {
@@ -239,12 +260,19 @@ func (e *examination) store() {
 	if e.cfg.Server != "" {
 		return
 	}
-	if e.rec.Port == 0 {
+	if e.mode == servedUnknown {
+		return // which of the two it is
+	}
+	if !e.embedded {
+		if !e.recorded {
+			e.add("store", trust.Unasked, "whether this workspace has a broker of its own is not known: there is no store, and no instance.json", "restore .cotal/host from a backup, or name the broker with --server")
+			return
+		}
 		e.add("store", trust.Note, "this workspace has no broker of its own: it was served on one elsewhere", "name that one with --server")
 		return
 	}
 	dir := filepath.Join(e.dir(), authStore)
-	if e.open {
+	if e.mode == servedOpen {
 		dir = filepath.Join(e.dir(), openStore)
 	}
 	stored, err := broker.ExamineStore(dir)
@@ -254,7 +282,7 @@ func (e *examination) store() {
 		return
 	}
 	fix := e.repair()
-	if e.open {
+	if e.mode == servedOpen {
 		fix = "restore " + dir + " from a backup; or move it and journal.db away to go on without what was stored: seats are found all the same"
 	}
 	there, bad := map[string]bool{}, 0
@@ -292,7 +320,7 @@ func (e *examination) lostStreams(there map[string]bool) []string {
 		return nil
 	}
 	scope := "embedded/"
-	if !e.open {
+	if e.mode == servedAuthenticated {
 		var err error
 		if scope, err = e.accountScope(); err != nil {
 			return nil // what is wrong with the keys is told of by itself
@@ -363,19 +391,12 @@ func (e *examination) mesh(ctx context.Context) {
 			}
 			return
 		}
-		if e.rec.Port == 0 {
+		if !e.embedded {
 			e.add("broker", trust.Unasked, "where it is, is not known", "name it with --server")
 			return
 		}
 		e.add("broker", trust.Note, "it runs with the host, and is asked when that does", "cotal-host serve --root "+quoted(e.cfg.Root))
 		return
-	}
-	own := from
-	if e.cfg.Keys != "" {
-		if own, err = trust.OpenFileStore(ctx, e.cfg.Root); err != nil {
-			e.add("credentials", trust.Wrong, err.Error(), "")
-			return
-		}
 	}
 	auth, err := trust.NewStatic(trust.StaticConfig{Keys: keys, Instance: e.rec.ID, Reach: bus.Config{URL: e.server}})
 	if err != nil {
@@ -387,6 +408,17 @@ func (e *examination) mesh(ctx context.Context) {
 	for _, f := range broker {
 		if f.Name == "broker" && f.Verdict != trust.Good {
 			return // whatever else is asked of it says the same
+		}
+	}
+	own := from
+	if e.cfg.Keys != "" {
+		if !trust.HasFileStore(e.cfg.Root) { // and a look makes none
+			e.add("credentials", trust.Wrong, "there is no .cotal/auth in "+e.cfg.Root+": the files are gone that its seats are let in with", e.repair())
+			return
+		}
+		if own, err = trust.OpenFileStore(ctx, e.cfg.Root); err != nil {
+			e.add("credentials", trust.Wrong, err.Error(), "")
+			return
 		}
 	}
 	e.facts = append(e.facts, examineMesh(ctx, auth, own, e.cfg.Space, e.rec, e.known, e.repair())...)

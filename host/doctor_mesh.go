@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/host/instance"
 	"github.com/cotal-ai/cotal-host/host/lease"
@@ -138,27 +140,36 @@ func registrationFact(ctx context.Context, r *bus.Records, rec instance.Recorded
 
 // lifeFacts is what the mesh has of each life.
 func lifeFacts(ctx context.Context, auth trust.Authority, store trust.SecretStore, space, instanceID string, known []seat.Known, repair string) []trust.Fact {
-	var facts []trust.Fact
-	for _, k := range known {
-		f := trust.Fact{Name: "seat " + k.Life.Alias, Verdict: trust.Unasked}
-		if k.Err != nil {
-			f.Verdict, f.Text = trust.Wrong, k.Err.Error()
-			facts = append(facts, f)
-			continue
-		}
-		found, err := provision.Look(ctx, auth, store, space, k.Life)
-		if err != nil {
-			f.Text = err.Error()
-			if errors.Is(err, bus.ErrCorrupt) {
-				f.Verdict, f.Repair = trust.Wrong, "restore the records of the space from a backup"
+	facts := make([]trust.Fact, len(known))
+	var g errgroup.Group
+	g.SetLimit(lifeLooks)
+	for i, k := range known {
+		g.Go(func() error {
+			f := trust.Fact{Name: "seat " + k.Life.Alias, Verdict: trust.Unasked}
+			if k.Err != nil {
+				f.Verdict, f.Text = trust.Wrong, k.Err.Error()
+				facts[i] = f
+				return nil
 			}
-			facts = append(facts, f)
-			continue
-		}
-		facts = append(facts, lifeFact(f, k, found, instanceID, repair))
+			switch found, err := provision.Look(ctx, auth, store, space, k.Life); {
+			case err == nil:
+				f = lifeFact(f, k, found, instanceID, repair)
+			case errors.Is(err, bus.ErrCorrupt):
+				f.Verdict, f.Text, f.Repair = trust.Wrong, err.Error(), "restore the records of the space from a backup"
+			default:
+				f.Text = err.Error()
+			}
+			facts[i] = f
+			return nil
+		})
 	}
+	_ = g.Wait()
 	return facts
 }
+
+// lifeLooks is how many lives are looked at at a time: each takes two connections, one after the other, and all have to be
+// had within the bound of a look.
+const lifeLooks = 8
 
 // lifeFact judges one life. A seat that is only being started has not all of it yet.
 func lifeFact(f trust.Fact, k seat.Known, found provision.Found, instanceID, repair string) trust.Fact {

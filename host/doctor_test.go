@@ -1,19 +1,25 @@
 package host
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/host/instance"
 	"github.com/cotal-ai/cotal-host/host/journal"
 	"github.com/cotal-ai/cotal-host/host/provision"
+	"github.com/cotal-ai/cotal-host/host/retire"
 	"github.com/cotal-ai/cotal-host/host/seat"
 	"github.com/cotal-ai/cotal-host/host/trust"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 )
 
 // wasServed makes the files of a workspace whose authenticated host has stopped.
@@ -44,7 +50,7 @@ func wasServed(t *testing.T) (root, id string) {
 	}
 	b, err := keys.Bundle()
 	if err == nil {
-		err = j.SetKnown(t.Context(), accountScope(b)+"CHAT_main")
+		err = j.SetKnown(t.Context(), accountScope(b)+"CHAT_main", authenticatedKey)
 	}
 	if err == nil {
 		err = os.MkdirAll(filepath.Join(i.Dir, authStore, "jetstream", b.Account, "streams", "CHAT_main"), 0o700)
@@ -59,6 +65,151 @@ func wasServed(t *testing.T) (root, id string) {
 		t.Fatal(err)
 	}
 	return root, i.ID
+}
+
+// A workspace without its instance.json, or with one that is damaged, was once looked at as an open one: nothing was said of its
+// keys and lives, and its store was that of nobody.
+func TestAWorkspaceThatLostItsRecordIsNotTakenForAnOpenOne(t *testing.T) {
+	host := func(root string, name ...string) string {
+		return filepath.Join(append([]string{root, ".cotal", "host"}, name...)...)
+	}
+	lose := func(names ...string) func(string) error {
+		return func(root string) error {
+			var errs []error
+			for _, name := range names {
+				errs = append(errs, os.RemoveAll(host(root, name)))
+			}
+			return errors.Join(errs...)
+		}
+	}
+	for what, c := range map[string]struct {
+		change  func(root string) error
+		verdict trust.Verdict
+		says    string // of the workspace
+		keys    bool   // they are looked at
+		repair  string // why it is refused; empty: for no such reason
+	}{
+		"the record is gone":                    {lose("instance.json"), trust.Good, "authenticated", true, ""},
+		"with its store":                        {lose("instance.json", authStore), trust.Good, "authenticated", true, "broker of its own"},
+		"the record is damaged":                 {func(root string) error { return os.WriteFile(host(root, "instance.json"), []byte("{"), 0o600) }, trust.Good, "authenticated", true, "instance.json"},
+		"it was made again and has no mode yet": {func(root string) error { return recordWithoutMode(root) }, trust.Good, "authenticated", true, ""},
+		"the journal is damaged, too": {func(root string) error {
+			return errors.Join(lose("instance.json")(root), os.WriteFile(host(root, "journal.db"), []byte("no journal"), 0o600))
+		}, trust.Good, "authenticated", true, ""},
+		"and nothing is left that could tell it": {func(root string) error {
+			return errors.Join(lose("instance.json", authStore)(root), os.WriteFile(host(root, "journal.db"), []byte("no journal"), 0o600))
+		}, trust.Unasked, "not known", false, "instance.json is lost"},
+	} {
+		root, id := wasServed(t)
+		if err := c.change(root); err != nil {
+			t.Fatal(err)
+		}
+		facts := Examine(t.Context(), Config{Root: root, SeatRoot: t.TempDir()})
+		of := func(name string) (got []trust.Fact) {
+			for _, f := range facts {
+				if f.Name == name {
+					got = append(got, f)
+				}
+			}
+			return got
+		}
+		if w := of("workspace"); len(w) != 1 || w[0].Verdict != c.verdict || !strings.Contains(w[0].Text, c.says) {
+			t.Errorf("%s: the workspace: %+v", what, w)
+		}
+		if keys := of("broker"); len(keys) > 0 != c.keys {
+			t.Errorf("%s: of keys and broker: %+v", what, facts)
+		}
+		for _, f := range of("store") {
+			if strings.Contains(f.Text+f.Repair, host(root, openStore)+":") {
+				t.Errorf("%s: it is told of another store: %+v", what, f)
+			}
+		}
+		if c.says == "authenticated" && what == "the record is gone" && !strings.Contains(of("workspace")[0].Text, id) {
+			t.Errorf("%s: the journal knows the instance: %+v", what, of("workspace"))
+		}
+		switch err := repairable(Config{Root: root}); {
+		case c.repair == "" && err != nil, c.repair != "" && (err == nil || !strings.Contains(err.Error(), c.repair)):
+			t.Errorf("%s: a repair: %v, want %q", what, err, c.repair)
+		}
+	}
+}
+
+// recordWithoutMode is what a start leaves that is killed after it made a lost instance.json again.
+func recordWithoutMode(root string) error {
+	if err := os.Remove(filepath.Join(root, ".cotal", "host", "instance.json")); err != nil {
+		return err
+	}
+	i, err := instance.OpenWith(context.Background(), root, func(dir string) (string, uint64, error) {
+		j, err := journal.Open(filepath.Join(dir, journalName))
+		if err != nil {
+			return "", 0, err
+		}
+		defer j.Close()
+		return j.Identity()
+	})
+	if err != nil {
+		return err
+	}
+	return i.Close()
+}
+
+// Fifty seats, one after the other over a slow broker, once took longer than a look may.
+func TestLivesAreLookedAtSideBySide(t *testing.T) {
+	var known []seat.Known
+	for _, name := range []string{"one", "two"} {
+		known = append(known, seat.Known{Life: provision.Life{Alias: name, Caller: wire.Caller{Owner: "local", Actor: name, UID: wire.NewUID()}}})
+	}
+	both := &meeting{want: len(known), met: make(chan struct{})}
+	facts := lifeFacts(t.Context(), both, nil, "main", "", known, "")
+	for i, f := range facts {
+		if f.Name != "seat "+known[i].Life.Alias || f.Verdict != trust.Unasked || !strings.Contains(f.Text, errMet.Error()) {
+			t.Errorf("fact %d: %+v", i, f)
+		}
+	}
+}
+
+var errMet = errors.New("all are here")
+
+// meeting is an authority that lets nobody in before all are there.
+type meeting struct {
+	trust.Authority
+	want int
+	came atomic.Int32
+	met  chan struct{}
+}
+
+func (m *meeting) With(context.Context, trust.Request, func(context.Context, *bus.Bus) error) error {
+	if m.came.Add(1) == int32(m.want) {
+		close(m.met)
+	}
+	for begin := time.Now(); !busy.Over(begin, 10*time.Second); {
+		select {
+		case <-m.met:
+			return errMet
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return errors.New("nobody else came")
+}
+
+func TestWhichSweepFollows(t *testing.T) {
+	for _, c := range []struct {
+		what          string
+		kind          string
+		swept, listed bool
+		next          string
+		wait          time.Duration
+	}{
+		{"one that came to no plan is tried again soon", retire.SweepStartup, false, true, retire.SweepStartup, sweepAgain},
+		{"one that did not know which seats there are is followed soon", retire.SweepStartup, true, false, retire.SweepAdoption, sweepAgain},
+		{"and by another one, until it is known", retire.SweepAdoption, true, false, retire.SweepAdoption, sweepAgain},
+		{"then they come at their interval", retire.SweepAdoption, true, true, retire.SweepScheduled, sweepEvery},
+		{"as behind one that knew all", retire.SweepStartup, true, true, retire.SweepScheduled, sweepEvery},
+	} {
+		if next, wait := nextSweep(c.kind, c.swept, c.listed); next != c.next || wait != c.wait {
+			t.Errorf("%s: %s after %v, want %s after %v", c.what, next, wait, c.next, c.wait)
+		}
+	}
 }
 
 func TestExamineSaysWhatIsWrongWithAWorkspace(t *testing.T) {

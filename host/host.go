@@ -91,6 +91,7 @@ type Host struct {
 	remade       bool                             // the bucket of leases was gone, and was made anew
 	lease        *lease.Lease                     // of this instance
 	registration atomic.Pointer[bus.Registration] // nil: not registered
+	enrolled     atomic.Pointer[bus.Registration] // it is registered, and may not be looked after by registration yet
 	registering  *bus.Registration                // what is being tried, by boot and then by keepRegistered
 	keeping      sync.WaitGroup                   // of what keepRegistered began
 	beside       sync.WaitGroup                   // of what runs beside; see background
@@ -291,7 +292,7 @@ func (h *Host) boot(ctx context.Context) error {
 // is served.
 func (h *Host) openWorkspace(ctx context.Context) (err error) {
 	h.inst, err = instance.OpenWith(ctx, h.cfg.Root, func(dir string) (string, uint64, error) {
-		if h.journal, err = journal.Open(filepath.Join(dir, "journal.db")); err != nil {
+		if h.journal, err = journal.Open(filepath.Join(dir, journalName)); err != nil {
 			return "", 0, err
 		}
 		return h.journal.Identity()

@@ -64,10 +64,14 @@ func (h *Host) openLease(ctx context.Context) error {
 	return nil
 }
 
-// leaseFence says whether this incarnation still is the registered one, if it is registered at all.
+// leaseFence says whether this incarnation still is the registered one, if it is registered at all. Until the connection is
+// there that looks after a registration, it is asked over one for this step.
 func (h *Host) leaseFence(ctx context.Context) error {
 	if r := h.registration.Load(); r != nil {
 		return r.Fence(ctx)
+	}
+	if r := h.enrolled.Load(); r != nil {
+		return h.asRegistrar(ctx, func(ctx context.Context, _ *bus.Bus, rec *bus.Records) error { return r.FenceOver(ctx, rec) })
 	}
 	return nil
 }

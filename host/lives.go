@@ -18,7 +18,7 @@ type lives struct {
 }
 
 // sweepEvery is how often it is looked what dead processes have left of lives, and sweepAgain how soon when the mesh did
-// not say.
+// not say, or the runtimes had not said yet which seats there are.
 const (
 	sweepEvery = 10 * time.Minute
 	sweepAgain = 15 * time.Second
@@ -32,7 +32,7 @@ func (h *Host) openLives() (seat.Lives, error) {
 	l := &lives{}
 	var err error
 	l.Retirer, err = retire.New(retire.Config{
-		Auth: h.auth, Space: h.cfg.Space, Instance: h.inst.ID, Store: h.auth.store, Log: h.log.Named("retire"),
+		Auth: h.auth, Space: h.cfg.Space, Instance: h.inst.ID, Epoch: h.inst.Epoch, Store: h.auth.store, Log: h.log.Named("retire"),
 		Reap: func(ctx context.Context, ref wire.RuntimeRef) error { return h.seats.Reap(ctx, ref) },
 	})
 	if err != nil {
@@ -48,7 +48,8 @@ func (h *Host) openLives() (seat.Lives, error) {
 	}
 	l.sweeper = retire.NewSweeper(retire.SweeperConfig{
 		Rows: l.Rows, Row: l.Row, Retire: l.Retire, Instance: h.inst.ID,
-		Live: func(life provision.Life) bool { return h.seats.HasLife(life) }, Log: h.log.Named("sweep"),
+		Live: func(life provision.Life) bool { return h.seats.HasLife(life) },
+		May:  func(context.Context) error { return h.lease.Check() }, Log: h.log.Named("sweep"),
 	})
 	return l, nil
 }
@@ -59,17 +60,29 @@ func (h *Host) sweep(ctx context.Context) {
 		return
 	}
 	for kind := retire.SweepStartup; ; {
-		wait := sweepAgain
+		listed := h.seats.Listed() // before slots are read: as many as were left alone then
 		// It logs by itself why it came to no plan. Without a mesh it comes to none.
-		if h.bus.Connected() && h.lives.sweeper.Sweep(ctx, kind) == nil {
-			wait, kind = sweepEvery, retire.SweepScheduled
-		}
+		swept := h.bus.Connected() && h.lives.sweeper.Sweep(ctx, kind) == nil
+		var wait time.Duration
+		kind, wait = nextSweep(kind, swept, listed)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// nextSweep is the sweep that follows one of a kind, and the wait before it. swept: that one came to a plan; listed: it was
+// known which seats there are. Otherwise any slot may be that of one of them, and all were left alone.
+func nextSweep(kind string, swept, listed bool) (next string, wait time.Duration) {
+	switch {
+	case !swept:
+		return kind, sweepAgain
+	case !listed:
+		return retire.SweepAdoption, sweepAgain
+	}
+	return retire.SweepScheduled, sweepEvery
 }
 
 // reconciliation is how the sweeps stand; nil where there are no lives.

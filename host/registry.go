@@ -66,6 +66,7 @@ func (h *Host) register(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("%w: not registered: %w", errLater, err)
 	}
+	h.enrolled.Store(h.registering)
 	h.registered(h.registering)
 	return nil
 }

@@ -46,18 +46,8 @@ var errNoBroker = errors.New("it has no broker of its own")
 //
 // Errors: *instance.LockedError (a host runs), ErrNothingToRepair, those of a host that does not begin.
 func Repair(ctx context.Context, cfg Config) ([]trust.Fact, error) {
-	rec, err := instance.Look(cfg.Root)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("workspace %s was never served: there is nothing to repair; serve it with: cotal-host serve --root %s", cfg.Root, quoted(cfg.Root))
-	case err != nil:
+	if err := repairable(cfg); err != nil {
 		return nil, err
-	case rec.Mode != instance.ModeAuthenticated:
-		return nil, fmt.Errorf("workspace %s: %w: bring the store of its broker back from a backup; or move that store and .cotal/host/journal.db away "+
-			"to go on without what was stored, seats are found all the same", cfg.Root, ErrNothingToRepair)
-	}
-	if cfg.Server == "" && rec.Port == 0 {
-		return nil, fmt.Errorf("workspace %s: %w: it was served on a broker elsewhere; name that one with --server", cfg.Root, errNoBroker)
 	}
 	h, err := New(cfg)
 	if err != nil {
@@ -92,6 +82,37 @@ func Repair(ctx context.Context, cfg Config) ([]trust.Fact, error) {
 	r.leave(ctx)
 	// The lease was this process's own.
 	return append(r.done, slices.DeleteFunc(facts, func(f trust.Fact) bool { return f.Name == "lease" })...), nil
+}
+
+// repairable refuses a workspace that a repair is not for, before anything of it is touched. One that lost its instance.json
+// is looked at by all else that is there: a host that starts makes that file again, and so does a repair.
+func repairable(cfg Config) error {
+	rec, err := instance.Look(cfg.Root)
+	look := &rec
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !hasJournal(instance.DirOf(cfg.Root)):
+		return fmt.Errorf("workspace %s was never served: there is nothing to repair; serve it with: cotal-host serve --root %s", cfg.Root, quoted(cfg.Root))
+	case errors.Is(err, fs.ErrNotExist):
+		look = nil
+	case err != nil:
+		return err
+	}
+	signs, _ := workspaceSigns(cfg.Root, cfg.Space, look)
+	switch signs.mode() {
+	case servedOpen:
+		return fmt.Errorf("workspace %s: %w: bring the store of its broker back from a backup; or move that store and .cotal/host/journal.db away "+
+			"to go on without what was stored, seats are found all the same", cfg.Root, ErrNothingToRepair)
+	case servedUnknown:
+		return fmt.Errorf("workspace %s: its instance.json is lost, and neither its journal nor a store says whether it is an open or an authenticated one; restore .cotal/host from a backup", cfg.Root)
+	}
+	stored, _ := storeSays(instance.DirOf(cfg.Root))
+	switch {
+	case cfg.Server != "" || rec.Port != 0 || stored:
+		return nil
+	case look == nil:
+		return fmt.Errorf("workspace %s: its instance.json is lost, and there is no store, so that it is not known whether it had a broker of its own; restore .cotal/host from a backup, or name the broker that it was served on with --server", cfg.Root)
+	}
+	return fmt.Errorf("workspace %s: %w: it was served on a broker elsewhere; name that one with --server", cfg.Root, errNoBroker)
 }
 
 // repair is what was done.
@@ -202,7 +223,7 @@ func (r *repair) endStale(ctx context.Context, known []seat.Known) error {
 			return err
 		})
 	}
-	over, err := retire.New(retire.Config{Auth: h.auth, Space: h.cfg.Space, Instance: h.inst.ID, Store: h.auth.store, Reap: ended, Log: h.log.Named("retire")})
+	over, err := retire.New(retire.Config{Auth: h.auth, Space: h.cfg.Space, Instance: h.inst.ID, Epoch: h.inst.Epoch, Store: h.auth.store, Reap: ended, Log: h.log.Named("retire")})
 	if err != nil {
 		return err
 	}

@@ -142,6 +142,9 @@ func (b *barrier) close() {
 // the gate, and to whoever addresses it by the head.
 func (b *barrier) decide(ctx context.Context) error {
 	return b.asExecutor(ctx, func(ctx context.Context, rec *bus.Records) error {
+		if err := b.r.current(ctx, rec); err != nil {
+			return err
+		}
 		if err := b.mayEnd(ctx, rec); err != nil {
 			return err
 		}
@@ -159,6 +162,30 @@ func (b *barrier) decide(ctx context.Context) error {
 		}
 		return b.headRetiring(ctx, rec)
 	})
+}
+
+// current refuses an end that is decided by a host that has been replaced: frozen since it looked, it may take a life that
+// its successor has begun for one that nobody has. Whoever succeeds registers before it begins anything, so that it is seen
+// here, whatever this process knows of its lease.
+func (r *Retirer) current(ctx context.Context, rec *bus.Records) error {
+	if r.cfg.Epoch == 0 {
+		return nil
+	}
+	row, err := rec.Get(ctx, wire.EndpointGateKey(wire.EndpointManager, r.cfg.Instance))
+	switch {
+	case errors.Is(err, bus.ErrAbsent): // lost with its store: nobody is registered
+		return nil
+	case err != nil:
+		return fmt.Errorf("look who is registered: %w", err)
+	}
+	g, err := wire.DecodeEndpointGate(row.Value)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look who is registered: %w: %w", bus.ErrCorrupt, err)
+	case g.ProcessEpoch > r.cfg.Epoch:
+		return fmt.Errorf("%w: epoch %d is registered, this one has %d", ErrReplaced, g.ProcessEpoch, r.cfg.Epoch)
+	}
+	return nil
 }
 
 // mayEnd refuses, before anything is written, a life that another operation has.

@@ -102,8 +102,10 @@ func TestDispose(t *testing.T) {
 type stage struct {
 	mu    sync.Mutex
 	rows  []Row
-	err   error // of reading
-	fail  error // of retiring
+	err   error   // of reading
+	fail  error   // of retiring
+	may   []error // what each question whether it may go on is answered; then nil
+	asked int
 	tries []time.Time
 }
 
@@ -117,6 +119,14 @@ func (s *stage) sweeper() *Sweeper {
 	return NewSweeper(SweeperConfig{
 		Instance: own,
 		Live:     func(provision.Life) bool { return false },
+		May: func(context.Context) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.asked++; s.asked <= len(s.may) {
+				return s.may[s.asked-1]
+			}
+			return nil
+		},
 		Rows: func(context.Context) ([]Row, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -173,15 +183,12 @@ func TestAFailedSlotIsTriedAfterOneFiveAndThirtySeconds(t *testing.T) {
 		if f := got.Failures[0]; got.State != SweepFailed || f.Disposition != RetryExhausted || f.Attempts != 4 || f.MaxAttempts != 4 || f.Remedy == "" || f.LastError == "" {
 			t.Errorf("behind the last attempt: %+v", got)
 		}
-		if s.Fenced(wire.OwnerLocal, "r") == "" || s.Fenced(wire.OwnerLocal, "other") != "" {
-			t.Error("the fence of an alias ends with its attempts, or is everybody's")
-		}
 		// A later sweep has one more try at it.
 		st.set(func() { st.fail = nil })
 		if err := s.Sweep(t.Context(), SweepScheduled); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.Status(); got.State != SweepRecovered || got.Failures[0].RecoveredAt == 0 || s.Fenced(wire.OwnerLocal, "r") != "" {
+		if got := s.Status(); got.State != SweepRecovered || got.Failures[0].RecoveredAt == 0 {
 			t.Errorf("recovered: %+v", got)
 		}
 		st.set(func() { st.rows = []Row{slotRow("r", own, wire.SlotRetired)} })
@@ -215,6 +222,58 @@ func TestARetryRefusesASlotThatIsNotWhatItWas(t *testing.T) {
 				t.Errorf("%s: %+v after %d tries", what, f, len(st.tries))
 			}
 		})
+	}
+}
+
+// A host that was frozen past its lease once went on with a sweep that was due, and with each retry, and took the lives that its
+// successor had begun for left-over ones.
+func TestNothingIsSweptWithoutTheLease(t *testing.T) {
+	gone := errors.New("the lease is over")
+	for what, c := range map[string]struct {
+		may   []error
+		fails bool // the sweep comes to no plan
+		tries int  // within the hour behind it
+	}{
+		"it is over before slots are read":       {[]error{gone}, true, 0},
+		"it is over behind that":                 {[]error{nil, gone}, true, 0},
+		"it is over before the attempt":          {[]error{nil, nil, gone, gone, gone, gone}, false, 0},
+		"it is over before each retry":           {[]error{nil, nil, nil, gone, gone, gone}, false, 1},
+		"it is renewed, and the attempts go on":  {[]error{nil, nil, gone}, false, 3},
+		"it is never over: all attempts are had": {nil, false, 4},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			st := &stage{rows: []Row{slotRow("r", own, wire.SlotActive)}, fail: errors.New("weather"), may: c.may}
+			s := st.sweeper()
+			defer s.Stop()
+			if err := s.Sweep(t.Context(), SweepStartup); errors.Is(err, gone) != c.fails {
+				t.Errorf("%s: the sweep: %v", what, err)
+			}
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if len(st.tries) != c.tries {
+				t.Errorf("%s: %d lives were ended, want %d", what, len(st.tries), c.tries)
+			}
+		})
+	}
+}
+
+// A slot that could not be brought to its end was once told of until the host was started again, whatever became of it.
+func TestAFailedSlotThatIsNoneOfOursAnyMoreIsForgotten(t *testing.T) {
+	for what, rows := range map[string][]Row{
+		"it vanished":          nil,
+		"it is another host's": {slotRow("r", theirs, wire.SlotActive)},
+		"its end came":         {slotRow("r", own, wire.SlotRetired)},
+	} {
+		st := &stage{rows: []Row{slotRow("r", own, wire.SlotActive)}, fail: fmt.Errorf("%w: held", ErrForeign)}
+		s := st.sweeper()
+		if err := s.Sweep(t.Context(), SweepStartup); err != nil || s.Status().State != SweepFailed {
+			t.Fatalf("%s: %+v, %v", what, s.Status(), err)
+		}
+		st.set(func() { st.rows = rows })
+		if err := s.Sweep(t.Context(), SweepScheduled); err != nil || s.Status().State != SweepIdle || len(s.Status().Failures) != 0 {
+			t.Errorf("%s: %+v, %v", what, s.Status(), err)
+		}
+		s.Stop()
 	}
 }
 

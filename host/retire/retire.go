@@ -35,6 +35,8 @@ var (
 	ErrForeign = errors.New("it is not ours to end")
 	// ErrPending: the end is decided and goes on; the caller did not wait for it.
 	ErrPending = errors.New("its end is not complete yet")
+	// ErrReplaced: another process is the host of this instance now. Nothing was changed.
+	ErrReplaced = errors.New("another process is the host of this instance now")
 	// ErrStopped: this host goes down. Whoever comes next goes on.
 	ErrStopped = errors.New("the host stops")
 )
@@ -59,7 +61,10 @@ type Config struct {
 	Auth     Authority
 	Space    string
 	Instance string // id of this host's instance
-	Store    trust.SecretStore
+	// Epoch is that of this process. Once a later one is registered, nothing is ended by this one: what its successor
+	// has begun is not known here. 0: nobody registers.
+	Epoch uint64
+	Store trust.SecretStore
 	// Reap ends what is found by a custody reference. It returns nil only with proof that no process of it is
 	// left; that nothing was ever started is such a proof.
 	Reap func(ctx context.Context, ref wire.RuntimeRef) error
@@ -139,7 +144,7 @@ func (r *Retirer) Close() {
 // held; an error leaves it held. It is idempotent: a life that is over is success. One of which the mesh has no trace is
 // not: whoever lost its rows has lost who may end its credentials, too. It goes on when ctx ends.
 //
-// Errors: ErrForeign, ErrPending, ErrStopped, bus.ErrCorrupt; what keeps the single parts from their end, each named.
+// Errors: ErrForeign, ErrReplaced, ErrPending, ErrStopped, bus.ErrCorrupt; what keeps the single parts from their end, each named.
 func (r *Retirer) Retire(ctx context.Context, l provision.Life) error { return r.end(ctx, l, false) }
 
 // Discard is Retire of a life whose provisioning failed, so that there may be no trace of it. Then it is over.

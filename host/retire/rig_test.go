@@ -106,6 +106,7 @@ func limit(t testing.TB) (context.Context, context.CancelFunc) {
 // host is what of a host provisions and retires; in the test's process, or in one of its children.
 type host struct {
 	instance string
+	epoch    uint64
 	store    *trust.FileStore
 	auth     *trust.Static
 	prov     *provision.Provisioner
@@ -124,7 +125,7 @@ func newHost(ctx context.Context, root, url, instance string, epoch int) (*host,
 
 // newHostAt is one with a clock of its own.
 func newHostAt(ctx context.Context, root, url, instance string, epoch int, now func() time.Time) (*host, error) {
-	h := &host{instance: instance}
+	h := &host{instance: instance, epoch: uint64(epoch)}
 	var err error
 	if h.store, err = trust.OpenFileStore(ctx, root); err != nil {
 		return nil, err
@@ -138,7 +139,7 @@ func newHostAt(ctx context.Context, root, url, instance string, epoch int, now f
 		return nil, err
 	}
 	h.retire, err = retire.New(retire.Config{
-		Auth: h.auth, Space: space, Instance: instance, Store: h.store, Reap: h.reap,
+		Auth: h.auth, Space: space, Instance: instance, Epoch: h.epoch, Store: h.store, Reap: h.reap,
 		Retired: func(l provision.Life) { h.mu.Lock(); defer h.mu.Unlock(); h.over = append(h.over, l) },
 	})
 	if err != nil {
@@ -192,7 +193,7 @@ func (h *host) register(ctx context.Context) error {
 			return err
 		}
 		_, err = b.Register(ctx, rec, bus.RegisterConfig{
-			Endpoint: wire.EndpointManager, InstanceID: h.instance, Epoch: 1, Principal: "local.manager", Contract: contract,
+			Endpoint: wire.EndpointManager, InstanceID: h.instance, Epoch: h.epoch, Principal: "local.manager", Contract: contract,
 		})
 		return err
 	})

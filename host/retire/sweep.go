@@ -20,7 +20,7 @@ import (
 // Kinds of sweeps.
 const (
 	SweepStartup   = "startup"
-	SweepAdoption  = "post-adoption"
+	SweepAdoption  = "post-adoption" // it was not known at the one before which seats there are
 	SweepScheduled = "scheduled"
 )
 
@@ -62,8 +62,12 @@ type SweeperConfig struct {
 	// Live says whether a seat of this process has a life, from before its slot is written until after its end:
 	// a slot is looked at first, and this is asked then.
 	Live func(l provision.Life) bool
-	Log  hclog.Logger
-	Now  func() time.Time
+	// May says whether this process still is the host of the instance, as far as it knows: it is asked before slots are
+	// read, behind that, and before each attempt, since a host may be frozen anywhere. nil: always. What a host does not
+	// know yet the Retirer finds out.
+	May func(ctx context.Context) error
+	Log hclog.Logger
+	Now func() time.Time
 }
 
 // Sweeper finds what dead processes of this instance left behind, and brings it to its end. While a slot is not
@@ -114,6 +118,9 @@ func NewSweeper(cfg SweeperConfig) *Sweeper {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.May == nil {
+		cfg.May = func(context.Context) error { return nil }
+	}
 	s := &Sweeper{cfg: cfg, items: map[string]*item{}}
 	s.life, s.stop = context.WithCancel(context.Background())
 	return s
@@ -158,7 +165,7 @@ func PlanSlot(row Row, instance string, live func(provision.Life) bool) Plan {
 // Sweep looks at all slots, and returns when every one that has to be brought to its end has had one attempt. What
 // failed is tried again after 1 s, 5 s and 30 s, and then at every later sweep.
 //
-// Errors: ErrStopped; why it came to no plan. The single failures are in Status.
+// Errors: ErrStopped; why it came to no plan, that of May among it. The single failures are in Status.
 func (s *Sweeper) Sweep(ctx context.Context, kind string) error {
 	s.mu.Lock()
 	if s.stopped {
@@ -180,7 +187,7 @@ func (s *Sweeper) Sweep(ctx context.Context, kind string) error {
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
 
-	rows, err := s.cfg.Rows(ctx)
+	rows, err := s.rows(ctx)
 	var due []*item
 	if err == nil {
 		due = s.plan(sweep, rows)
@@ -215,27 +222,24 @@ func (s *Sweeper) Sweep(ctx context.Context, kind string) error {
 	return nil
 }
 
-// Run sweeps at intervals until ctx ends. What one cannot read the next one may.
-func (s *Sweeper) Run(ctx context.Context, every time.Duration) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			_ = s.Sweep(ctx, SweepScheduled) // it is in Status
-		case <-s.life.Done():
-			return
-		case <-ctx.Done():
-			return
-		}
+// rows reads all slots, as the host of the instance before and behind it: what another one has begun since is not known here.
+func (s *Sweeper) rows(ctx context.Context) ([]Row, error) {
+	if err := s.cfg.May(ctx); err != nil {
+		return nil, err
 	}
+	rows, err := s.cfg.Rows(ctx)
+	if err == nil {
+		err = s.cfg.May(ctx)
+	}
+	return rows, err
 }
 
-// InFlight is how many sweeps run.
-func (s *Sweeper) InFlight() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.running
+// end has one try at the end of a life.
+func (s *Sweeper) end(ctx context.Context, l provision.Life) error {
+	if err := s.cfg.May(ctx); err != nil {
+		return err
+	}
+	return s.cfg.Retire(ctx, l)
 }
 
 // plan fences the aliases that are to be brought to their end.
@@ -243,11 +247,11 @@ func (s *Sweeper) plan(sweep *Sweep, rows []Row) []*item {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var due []*item
-	seen := map[string]bool{}
+	ours := map[string]bool{} // that are ours to end
 	for _, row := range rows {
 		key := nameOf(row)
-		seen[key] = true
 		plan := PlanSlot(row, s.cfg.Instance, s.cfg.Live)
+		ours[key] = plan == PlanRefuse || plan == PlanRetire
 		switch plan {
 		case PlanForeign:
 			sweep.Foreign++
@@ -255,9 +259,6 @@ func (s *Sweeper) plan(sweep *Sweep, rows []Row) []*item {
 			sweep.Adopted++
 		case PlanRetired:
 			sweep.Retired++
-			if it := s.items[key]; it != nil && !it.running {
-				delete(s.items, key) // its end came otherwise
-			}
 		case PlanRefuse:
 			sweep.Attempted++
 			sweep.Failed++
@@ -281,6 +282,11 @@ func (s *Sweeper) plan(sweep *Sweep, rows []Row) []*item {
 			due = append(due, it)
 		}
 	}
+	for key, it := range s.items {
+		if !ours[key] && !it.running && it.disposition != RetryScheduled {
+			delete(s.items, key) // its end came otherwise, or it is nothing of ours any more
+		}
+	}
 	return due
 }
 
@@ -292,7 +298,7 @@ func (s *Sweeper) attempt(ctx context.Context, it *item) {
 	it.attempts++
 	life := it.life
 	s.mu.Unlock()
-	err := s.cfg.Retire(ctx, life)
+	err := s.end(ctx, life)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settle(it, err)
@@ -388,22 +394,7 @@ func (s *Sweeper) again(l provision.Life) error {
 	case plan == PlanAdopted:
 		return fmt.Errorf("%w: a seat of this host has it now", errChanged)
 	}
-	return s.cfg.Retire(s.life, l)
-}
-
-// Fenced says why an alias may not be used now; empty when it may. It stays fenced whatever became of the attempts:
-// the slot that is not retired decides, and no schedule does.
-func (s *Sweeper) Fenced(owner, alias string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	it := s.items[owner+"."+alias]
-	switch {
-	case it == nil || it.disposition == Recovered:
-		return ""
-	case it.running || it.err == "":
-		return "what an earlier process left of life " + it.life.UID + " is being removed"
-	}
-	return "what an earlier process left of life " + it.life.UID + " cannot be removed: " + it.err
+	return s.end(s.life, l)
 }
 
 // Last is the latest sweep; nil before the first.

@@ -33,10 +33,9 @@ func (s *Set) foundByDirectory(ctx context.Context) []*actor {
 	}
 	byIntent, err := s.intended()
 	if err != nil {
-		s.cfg.Log.Error("read seat directories", "err", err)
-		s.mu.Lock()
-		s.unread = true
-		s.mu.Unlock()
+		s.cfg.Log.Error("read seat directories; it is tried again, and what lives is not known before", "err", err)
+		s.setUnread(true)
+		s.readLater()
 	}
 	for _, name := range s.cfg.Plugins.Runtimes() {
 		if name != s.cfg.Runtime {
@@ -52,6 +51,48 @@ func (s *Set) setUnlisted(err error) {
 	s.unlisted = ""
 	if err != nil {
 		s.unlisted = err.Error()
+	}
+}
+
+func (s *Set) setUnread(unread bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unread = unread
+}
+
+// Listed reports whether it is known which seats this machine has: HasLife says yes to every life until it is.
+func (s *Set) Listed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unlisted == "" && !s.unread
+}
+
+// readLater reads the seat directories until they can be read, in the background.
+func (s *Set) readLater() {
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		for attempt := 0; ; attempt++ {
+			select {
+			case <-time.After(retryDelay(attempt)):
+			case <-s.life.Done():
+				return
+			}
+			found, err := s.intended()
+			if err != nil {
+				continue
+			}
+			s.tookBackLate(found)
+			s.setUnread(false)
+			return
+		}
+	}()
+}
+
+// tookBackLate decides about seats that were found behind the start of this host.
+func (s *Set) tookBackLate(found []*actor) {
+	for _, v := range s.verdicts(s.life, found, false) {
+		s.cfg.Log.Info("took back seat, late", "seat", v.Alias, "state", string(v.State), "pid", v.PID, "reason", v.Reason)
 	}
 }
 
@@ -84,9 +125,7 @@ func (s *Set) listLater(runtime string, failed error) {
 				}
 				continue
 			}
-			for _, v := range s.verdicts(s.life, found, false) {
-				s.cfg.Log.Info("took back seat, late", "seat", v.Alias, "state", string(v.State), "pid", v.PID, "reason", v.Reason)
-			}
+			s.tookBackLate(found)
 			if runtime == s.cfg.Runtime {
 				s.setUnlisted(nil)
 			}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/cotal-ai/cotal-host/connectors/command"
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -24,6 +23,7 @@ type tenure struct {
 	over    bool
 	changed chan struct{}
 	waits   int
+	refused int // how often somebody who waited was told that it is over
 }
 
 func newTenure() *tenure { return &tenure{changed: make(chan struct{})} }
@@ -40,6 +40,12 @@ func (l *tenure) waiting() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.waits
+}
+
+func (l *tenure) refusals() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.refused
 }
 
 func (l *tenure) Check() error {
@@ -60,6 +66,9 @@ func (l *tenure) Await(ctx context.Context) error {
 	for {
 		l.mu.Lock()
 		why, over, changed := l.why, l.over, l.changed
+		if why != nil && over {
+			l.refused++
+		}
 		l.mu.Unlock()
 		if why == nil || over {
 			return why
@@ -156,12 +165,11 @@ func TestAHostThatWasReplacedStartsNothingMore(t *testing.T) {
 		t.Errorf("the goal of a prepared seat ended %+v %+v", r, r.Error)
 	}
 
+	before := l.refusals()
 	old := w.kill("steady")
-	w.eventually("it has ended", func() (bool, string) {
-		r := w.row("steady")
-		return r.PID != old.PID || r.Status != "running", r.Status
+	w.eventually("its next process was asked for, and refused", func() (bool, string) {
+		return l.refusals() > before, w.row("steady").Status
 	})
-	time.Sleep(20 * time.Millisecond) // nothing is waited for: it must not have been started in that time
 	if row := w.row("steady"); row.Status == "running" || row.Status == "exited" {
 		t.Errorf("it is %+v", row)
 	}

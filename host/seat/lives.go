@@ -413,7 +413,7 @@ func (a *actor) endLife(late func(error)) error {
 func (s *Set) HasLife(l provision.Life) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.unlisted != "" || s.unread {
+	if s.unlisted != "" || s.unread { // see Listed
 		return true
 	}
 	for _, a := range s.byID {

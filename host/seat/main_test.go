@@ -55,6 +55,7 @@ type world struct {
 	t           testing.TB
 	dir, root   string
 	seatRoot    string
+	readsSeats  string // where the set looks for seat directories; default seatRoot
 	instanceID  string
 	epoch       uint64
 	plugins     *inproc
@@ -212,7 +213,7 @@ func (w *world) boot() []seat.Verdict {
 	}
 	w.goals = goal.NewStore(w.journal, w.events.publish)
 	cfg := seat.Config{
-		InstanceID: w.instanceID, Policy: w.policy, Material: w.material, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: w.seatRoot, EndedDir: filepath.Join(w.dir, "ended"), MaxSeats: w.max,
+		InstanceID: w.instanceID, Policy: w.policy, Material: w.material, Space: "main", Epoch: w.epoch, Root: w.root, SeatRoot: cmp.Or(w.readsSeats, w.seatRoot), EndedDir: filepath.Join(w.dir, "ended"), MaxSeats: w.max,
 		Journal: w.journal, Goals: w.goals, Plugins: w.plugins, Agent: "command", Health: 50 * time.Millisecond,
 		Log:      hclog.New(&hclog.LoggerOptions{Output: testWriter{w}, Level: hclog.Debug}),
 		ViewWait: w.viewWait, ExitPoll: w.exitPoll, Cooling: w.cooling, RestartWait: cmp.Or(w.restartWait, 10*time.Millisecond), Lease: w.lease,

@@ -215,7 +215,7 @@ type StaticReconciliation struct {
 
 // StaticSweep is one sweep. Times are epoch milliseconds.
 type StaticSweep struct {
-	Kind        string `json:"kind"` // startup, post-adoption
+	Kind        string `json:"kind"` // startup, post-adoption, scheduled
 	StartedAt   int64  `json:"startedAt"`
 	CompletedAt int64  `json:"completedAt,omitempty"`
 	Attempted   int    `json:"attempted"`

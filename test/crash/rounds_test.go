@@ -92,19 +92,16 @@ func TestTwoStartsAndAStopAtOnce(t *testing.T) {
 			undecided := 0
 			for _, h := range hosts {
 				e, ended := h.WaitExit(time.Millisecond)
+				f := hostFacts{ended: ended, alive: w.Alive(h.PID), stops: strings.Contains(h.Stderr(), "stopping: ")}
+				f.ready = !ended && h.WaitReady(time.Millisecond) == nil
+				verdict := f.verdict()
 				switch {
-				case ended:
-					state = append(state, fmt.Sprintf("%d ended: %v", h.PID, e))
-				case h.WaitReady(time.Millisecond) == nil && serving == nil:
+				case verdict == hostServes && serving == nil:
 					serving = h
-					state = append(state, fmt.Sprintf("%d serves", h.PID))
-				case h.WaitReady(time.Millisecond) == nil:
+				case verdict != hostEnded:
 					undecided++
-					state = append(state, fmt.Sprintf("%d serves, too", h.PID))
-				default:
-					undecided++
-					state = append(state, fmt.Sprintf("%d is neither ready nor ended", h.PID))
 				}
+				state = append(state, fmt.Sprintf("%d %s (%v)", h.PID, verdict, e))
 			}
 			return undecided == 0, strings.Join(state, "; ")
 		})
@@ -139,6 +136,54 @@ func TestTwoStartsAndAStopAtOnce(t *testing.T) {
 	w.spawnAndCheck("after", w.starts("after", `{"hang": true}`))
 	w.stop("after")
 	w.checkInvariants("after a spawn and a stop behind them")
+}
+
+// hostFacts are what is seen of one host, in this order.
+type hostFacts struct {
+	ended bool // its parent has waited for it
+	alive bool // it is a process, and no zombie
+	stops bool // it has said that it stops
+	ready bool // it has said that it serves
+}
+
+// Verdicts of a host.
+const (
+	hostEnded  = "ended"
+	hostServes = "serves"
+	hostOpen   = "is neither ready nor ended"
+)
+
+// verdict is what becomes of a host. That it was ready once is not that it serves: whoever stopped it saw that its process was
+// gone before its parent did.
+func (f hostFacts) verdict() string {
+	switch {
+	case f.ended:
+		return hostEnded
+	case f.alive && f.ready && !f.stops:
+		return hostServes
+	}
+	return hostOpen
+}
+
+// A host that had been stopped, and that its parent had not waited for yet, was once taken for the one that serves.
+func TestAHostThatWasStoppedIsNotTakenForOneThatServes(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		f    hostFacts
+		want string
+	}{
+		"it serves":                            {hostFacts{alive: true, ready: true}, hostServes},
+		"it is being started":                  {hostFacts{alive: true}, hostOpen},
+		"it was stopped and is on its way":     {hostFacts{alive: true, ready: true, stops: true}, hostOpen},
+		"it is gone, and no parent says so":    {hostFacts{ready: true, stops: true}, hostOpen},
+		"it was killed, and no parent says so": {hostFacts{ready: true}, hostOpen},
+		"it has ended":                         {hostFacts{ended: true, ready: true, stops: true}, hostEnded},
+		"it was refused":                       {hostFacts{ended: true}, hostEnded},
+	} {
+		if got := c.f.verdict(); got != c.want {
+			t.Errorf("%s: %s, want %s", what, got, c.want)
+		}
+	}
 }
 
 // moment is one of the next ones.
