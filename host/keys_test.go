@@ -51,3 +51,13 @@ func TestKeysThatAreGoneAreNotMadeAnew(t *testing.T) {
 		})
 	}
 }
+
+// Where a slot names the life of a file, its seat may live with it, whoever's it is.
+func TestNobodyIsToldToRemoveTheCredentialOfALifeThatHasASlot(t *testing.T) {
+	if f := strayFact("creds/x.creds", "aaaaaaaaaaaaaaaaaaaaaaaaaa"); strings.Contains(f.Repair, "rm ") || !strings.Contains(f.Repair, "instance.json") {
+		t.Errorf("that of another instance: %+v", f)
+	}
+	if f := strayFact("creds/x.creds", ""); f.Repair != "rm .cotal/auth/creds/x.creds" {
+		t.Errorf("that of nobody: %+v", f)
+	}
+}
