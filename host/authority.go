@@ -88,7 +88,7 @@ func (h *Host) openKeys(ctx context.Context) error {
 		}
 	}
 	if h.cfg.Server == "" && h.cfg.Keys == "" {
-		a.keys, err = trust.MakeKeyring(ctx, from, h.cfg.Space)
+		a.keys, err = h.ownKeys(ctx, from)
 	} else {
 		a.keys, err = trust.OpenKeyring(from, h.cfg.Space)
 	}
@@ -107,13 +107,38 @@ func (h *Host) openKeys(ctx context.Context) error {
 	return nil
 }
 
+// keysKey and a space is by what the journal remembers that this workspace has had keys of it.
+const keysKey = "keys/"
+
+// ownKeys opens the keys of this workspace, and makes those of a space that never had any. Keys that are gone are not made
+// anew: their mesh is another one, and an empty one, so that every seat would have lost its life on it for good.
+func (h *Host) ownKeys(ctx context.Context, store *trust.FileStore) (*trust.Keyring, error) {
+	had, err := h.journal.Known(keysKey + h.cfg.Space)
+	if err != nil {
+		return nil, fmt.Errorf("ask the journal for keys: %w", err)
+	}
+	keys, err := trust.OpenKeyring(store, h.cfg.Space)
+	if errors.Is(err, fs.ErrNotExist) {
+		if had || trust.ToldOf(filepath.Join(h.inst.Dir, authStore, accountsDir), h.cfg.Space) {
+			return nil, fmt.Errorf("the keys of space %s are gone from %s (%v): restore them from a backup, and nothing is lost; "+
+				"to begin anew without them, and without what the space has stored, end the seats that live and move .cotal/host and .cotal/auth away; no seat was touched",
+				h.cfg.Space, store.Dir(), err)
+		}
+		keys, err = trust.MakeKeyring(ctx, store, h.cfg.Space)
+	}
+	if err == nil && !had {
+		err = h.journal.SetKnown(ctx, keysKey+h.cfg.Space)
+	}
+	return keys, err
+}
+
 // operatorOf is what an embedded broker is told of the keys.
 func (a *authority) operatorOf(dir string) (*broker.Operator, error) {
 	b, err := a.keys.Bundle()
 	if err != nil {
 		return nil, err
 	}
-	return &broker.Operator{Token: b.OperatorToken, System: b.System, Accounts: b.Accounts, Dir: filepath.Join(dir, "accounts")}, nil
+	return &broker.Operator{Token: b.OperatorToken, System: b.System, Accounts: b.Accounts, Dir: filepath.Join(dir, accountsDir)}, nil
 }
 
 // openAuthority begins to mint, for an instance whose broker is reachable.
@@ -267,6 +292,8 @@ func (a *authority) credentials() []wire.CredentialStatus {
 const (
 	openStore = "nats"
 	authStore = "nats-auth"
+	// accountsDir is below the second: what the broker was told of accounts.
+	accountsDir = "accounts"
 )
 
 // checkMode refuses to serve a workspace another way than it was: its streams do not move, and its seats could not be

@@ -211,7 +211,7 @@ func slotFacts(ctx context.Context, r *bus.Records, store trust.SecretStore, spa
 		return nil, err
 	}
 	var facts []trust.Fact
-	slots, siblings := map[string]wire.Slot{}, 0
+	slots, siblings, foreign := map[string]wire.Slot{}, 0, map[string]string{}
 	for _, row := range rows {
 		s, err := wire.DecodeSlot(row.Key, row.Value)
 		name := "slot " + strings.Join(row.Key.Qualifiers, ".")
@@ -221,6 +221,9 @@ func slotFacts(ctx context.Context, r *bus.Records, store trust.SecretStore, spa
 			continue
 		case s.OwnerInstanceID != instanceID:
 			siblings++
+			if s.Phase != wire.SlotRetired {
+				foreign[s.LifecycleUID] = s.OwnerInstanceID
+			}
 			continue
 		}
 		slots[s.LifecycleUID] = s
@@ -240,10 +243,20 @@ func slotFacts(ctx context.Context, r *bus.Records, store trust.SecretStore, spa
 		if s, ok := slots[f.UID]; lives[f.UID] || ok && s.Phase != wire.SlotRetired {
 			continue
 		}
-		facts = append(facts, trust.Fact{
-			Name: "credential " + f.Name, Verdict: trust.Wrong, Text: "no seat has it, and no slot: a process that ended left it",
-			Repair: "rm " + quoted(filepath.Join(".cotal", "auth", f.Name)),
-		})
+		facts = append(facts, strayFact(f.Name, foreign[f.UID]))
 	}
 	return facts, nil
+}
+
+// strayFact is about the credential of a life that no seat here has and no slot of this host. host is the instance that has
+// its slot, if one has: its seat may live then, with this very file.
+func strayFact(name, host string) trust.Fact {
+	f := trust.Fact{Name: "credential " + name, Verdict: trust.Wrong}
+	if host != "" {
+		f.Text = "it is of a life of instance " + host + ", and this one is another: the identity of this workspace was lost, or these files are a copy"
+		f.Repair = "restore .cotal/host/instance.json of that instance from a backup; leave the file, its seat may live"
+		return f
+	}
+	f.Text, f.Repair = "no seat has it, and no slot: a process that ended left it", "rm "+quoted(filepath.Join(".cotal", "auth", name))
+	return f
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/jwt/v2"
 
 	"github.com/cotal-ai/cotal-host/host/bus"
+	"github.com/cotal-ai/cotal-host/host/instance"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
 
@@ -122,7 +123,7 @@ func examineFiles(store SecretStore, space string, signers []string, now time.Ti
 			clear(raw)
 		}
 		if err != nil {
-			f.Verdict, f.Text, f.Repair = Wrong, string(Unreadable), "remove it; the host writes it again"
+			f.Verdict, f.Text, f.Repair = Wrong, string(Unreadable), remake(name, err)
 			facts = append(facts, f)
 			continue
 		}
@@ -140,7 +141,7 @@ func examineFiles(store SecretStore, space string, signers []string, now time.Ti
 		}
 		switch {
 		case !slices.Contains(signers, c.Issuer):
-			f.Verdict, f.Text, f.Repair = Wrong, "signed by a key that this workspace does not have", "remove it; the host writes it again"
+			f.Verdict, f.Text, f.Repair = Wrong, "signed by a key that this workspace does not have", "start the host, or wait a moment where one runs: it is signed anew"
 		case h == Expired || h == Unreadable:
 			f.Verdict, f.Repair = Wrong, "start the host: it is renewed while the host runs"
 		case h != Healthy:
@@ -149,6 +150,20 @@ func examineFiles(store SecretStore, space string, signers []string, now time.Ti
 		facts = append(facts, f)
 	}
 	return facts
+}
+
+// remake is what to do about a credential that cannot be read. That of a seat is the one place where the key is by which the
+// seat is who it is: without it nobody can give it a credential again.
+func remake(name string, err error) string {
+	l, ok := lifeFile(name)
+	var file *instance.FileError
+	switch {
+	case !ok:
+		return "remove it; the host writes it again"
+	case errors.As(err, &file):
+		return file.Fix
+	}
+	return "restore it from a copy: the key of the seat is in it and nowhere else; without one: cotal stop " + l.Alias
 }
 
 // Examine asks the broker: whether it trusts these keys, which servers there are, whether each is fit and takes

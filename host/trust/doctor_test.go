@@ -196,3 +196,28 @@ func TestOlder(t *testing.T) {
 		}
 	}
 }
+
+// The file of a seat has the key of that seat, which is nowhere else: whoever removed it would have lost the seat.
+func TestNobodyIsToldToRemoveTheCredentialOfASeat(t *testing.T) {
+	r := newRig(t)
+	uid := r.activate()
+	foreign, err := newRig(t).mint(Request{Profile: Observer}).File()
+	must(t, err)
+	torn := []byte("-----BEGIN NATS USER JWT-----\nx")
+	for name, content := range map[string][]byte{
+		CredentialFile(space, "torn", uid): torn, CredentialFile(space, "foreign", uid): foreign,
+		CredentialFile(space, "open", uid): foreign, OperatorFile(space, uid): torn,
+	} {
+		must(t, r.store.Write(name, content))
+	}
+	must(t, os.Chmod(filepath.Join(r.store.Dir(), CredentialFile(space, "open", uid)), 0o644))
+	for _, f := range ExamineKeys(r.store, space, time.Now()) {
+		seats := strings.HasSuffix(f.Name, uid+".creds")
+		if seats && (f.Verdict != Wrong || f.Repair == "" || strings.Contains(f.Repair, "remove it")) {
+			t.Errorf("%+v", f)
+		}
+		if f.Name == OperatorFile(space, uid) && !strings.Contains(f.Repair, "remove it") {
+			t.Errorf("that of the person can be made again: %+v", f)
+		}
+	}
+}

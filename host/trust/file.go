@@ -25,13 +25,17 @@ func LifeFiles(store SecretStore, space string) ([]LifeFile, error) {
 	}
 	var out []LifeFile
 	for _, name := range names {
-		alias, rest, _ := strings.Cut(path.Base(name), ".")
-		uid, kind, _ := strings.Cut(rest, ".")
-		if kind == "creds" && wire.ValidUID(uid) {
-			out = append(out, LifeFile{name, alias, uid})
+		if f, ok := lifeFile(name); ok {
+			out = append(out, f)
 		}
 	}
 	return out, nil
+}
+
+func lifeFile(name string) (LifeFile, bool) {
+	alias, rest, _ := strings.Cut(path.Base(name), ".")
+	uid, kind, _ := strings.Cut(rest, ".")
+	return LifeFile{name, alias, uid}, kind == "creds" && wire.ValidUID(uid)
 }
 
 // InFile is the id of the credential that is in a file of a store, and the key in it, which the caller clears. holder is the

@@ -497,7 +497,7 @@ func (k *Keyring) Bundle() (Bundle, error) {
 		sys.SigningKeys.Add(p.Public)
 	}
 	acc := jwt.NewAccountClaims(s.Account.Public)
-	acc.Name = "space " + s.Space
+	acc.Name = accountName(s.Space)
 	acc.Limits.JetStreamLimits = jwt.JetStreamLimits{
 		MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit, Streams: jwt.NoLimit, Consumer: jwt.NoLimit,
 		MaxAckPending: jwt.NoLimit, MemoryMaxStreamBytes: jwt.NoLimit, DiskMaxStreamBytes: jwt.NoLimit,

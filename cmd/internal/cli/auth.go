@@ -62,6 +62,13 @@ func (t *Target) OpenAuth(ctx context.Context, makeKeys bool) (*Auth, error) {
 
 // NoKeys is the error of a workspace without keys.
 func (a *Auth) NoKeys() error {
+	switch rec, err := instance.Look(a.Root); {
+	case err != nil: // it has no host yet, or what is wrong with it is told by whoever needs it
+	case rec.Mode == instance.ModeAuthenticated:
+		return Fail(Refused, "%s has no keys for space %s, and was served with those of another workspace (cotal-host serve --keys): ask in that one, with --root; if it had keys of its own, restore .cotal/auth from a backup", a.Root, a.Space)
+	default:
+		return Fail(Refused, "%s is served with --open, and an open space has no keys and no credentials", a.Root)
+	}
 	return Fail(Refused, "%s has no keys for space %s: it was never served with credentials; make them for a broker of your own with: cotal-host auth export", a.Root, a.Space)
 }
 
