@@ -18,8 +18,14 @@ func TestNoTwoLivesShareACredentialFile(t *testing.T) {
 	const first, second = "aaaaaaaaaaaaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbbbbbbbbbbbb"
 	lives := map[string]string{}
 	for _, l := range [][3]string{
-		{"main", "reviewer", first}, {"main", "reviewer", second}, {"main", "writer", first}, {"other", "reviewer", first},
-		{"Main", "reviewer", first}, {"main", "Reviewer", first}, {"main_", "reviewer", first}, {"main", "reviewer-", first},
+		{"main", "reviewer", first},
+		{"main", "reviewer", second},
+		{"main", "writer", first},
+		{"other", "reviewer", first},
+		{"Main", "reviewer", first},
+		{"main", "Reviewer", first},
+		{"main_", "reviewer", first},
+		{"main", "reviewer-", first},
 	} {
 		name := CredentialFile(l[0], l[1], l[2])
 		if was, ok := lives[name]; ok {
