@@ -23,7 +23,6 @@ func TestNoTwoLivesShareACredentialFile(t *testing.T) {
 		{"main", "writer", first},
 		{"other", "reviewer", first},
 		{"Main", "reviewer", first},
-		{"main", "Reviewer", first},
 		{"main_", "reviewer", first},
 		{"main", "reviewer-", first},
 	} {
