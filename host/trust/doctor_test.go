@@ -158,7 +158,7 @@ func TestDoctorTellsABrokerThatRefusesFromOneThatIsNotThere(t *testing.T) {
 	}
 }
 
-// proves: CRED-25
+// proves: CRED-25, G13
 func TestDoctorJudgesCredentialFilesByWhatTheySay(t *testing.T) {
 	r := newRig(t)
 	uid := r.activate()
