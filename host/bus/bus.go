@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -172,8 +173,15 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	}
 	var nc *nats.Conn
 	var err error
-	for range handshakes {
-		if nc, err = nats.Connect(cfg.URL, slices.Concat(opts, own)...); err == nil || !cutShort(err) || ctx.Err() != nil {
+	for slow, resets := 1, 1; ; {
+		if nc, err = nats.Connect(cfg.URL, slices.Concat(opts, own)...); err == nil || ctx.Err() != nil {
+			break
+		}
+		if reset := errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE); reset && cfg.Credentials != nil && resets < wordless {
+			resets++
+		} else if cutShort(err) && slow < handshakes {
+			slow++
+		} else {
 			break
 		}
 	}
@@ -190,6 +198,10 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	b.nc = nc
 	return b, nil
 }
+
+// wordless is how often a server is asked again that cut a connection as it was given the credentials. Its last word, which
+// may be that they are too long for it, is lost then more often than not.
+const wordless = 12
 
 // handshakes is how often a connection is tried that the server began and did not come to the end of.
 const handshakes = 3
