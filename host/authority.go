@@ -163,6 +163,7 @@ func (h *Host) openAuthority(reach bus.Config) error {
 	p := a.Principal(a.self.Public)
 	h.self = wire.Caller{Owner: p.Owner, Actor: p.Actor, UID: h.inst.ID}
 	a.adoptOperator(h.inst.ID)
+	a.renewing.Go(func() { a.Remind(a.life) })
 	return nil
 }
 

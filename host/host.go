@@ -271,7 +271,7 @@ func (h *Host) boot(ctx context.Context) error {
 	h.seats = seat.New(seat.Config{
 		InstanceID: h.inst.ID, Space: h.cfg.Space, Epoch: h.inst.Epoch, Root: h.cfg.Root, SeatRoot: h.cfg.SeatRoot,
 		EndedDir: filepath.Join(h.inst.Dir, "ended"), Runtime: h.runtimeName(), Servers: h.url, MaxSeats: h.cfg.MaxSeats, Cooling: cmp.Or(*h.cfg.Cooling, -1), Journal: h.journal, Goals: h.goals,
-		Plugins: live, Lease: h.lease, Roster: meshView{h.mesh.roster}, Lives: lives, Material: material(h.url, h.tokenFile), Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Policy: authz.Policy{EventsRequired: settings.EventsRequired}, Agent: settings.DefaultAgent,
+		Plugins: live, Lease: permit{h.lease, func() bool { return h.registration.Load() != nil }}, Roster: meshView{h.mesh.roster}, Lives: lives, Material: material(h.url, h.tokenFile), Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Policy: authz.Policy{EventsRequired: settings.EventsRequired}, Agent: settings.DefaultAgent,
 	})
 	if rerr != nil {
 		// Seats that live need an owner more than new ones need a runtime: serve what can be served.

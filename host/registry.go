@@ -11,6 +11,7 @@ import (
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/host/control"
 	"github.com/cotal-ai/cotal-host/host/lease"
+	"github.com/cotal-ai/cotal-host/host/seat"
 	"github.com/cotal-ai/cotal-host/plugins/catalog"
 	"github.com/cotal-ai/cotal-host/plugins/supervise"
 	"github.com/cotal-ai/cotal-host/sdk"
@@ -76,7 +77,30 @@ func (h *Host) fenced(ctx context.Context) error {
 	if r := h.registration.Load(); r != nil {
 		return r.Fence(ctx)
 	}
+	return unregistered()
+}
+
+// unregistered: nobody knows of this incarnation, so that it must not begin anything.
+func unregistered() error {
 	return wire.Refuse(wire.CodeUnavailable, "this host is not registered: the mesh's store cannot be written")
+}
+
+// permit says what seats may be started by. A host that is not registered holds its lease all the same, for the seats that
+// it has; and its store, which cannot be told of it, may well be told of a goal.
+type permit struct {
+	seat.Lease
+	registered func() bool
+}
+
+// Check refuses what is new. What waits to go on waits for the lease alone (Await).
+func (p permit) Check() error {
+	if err := p.Lease.Check(); err != nil {
+		return err
+	}
+	if !p.registered() {
+		return unregistered()
+	}
+	return nil
 }
 
 // instances answers whom a scatter has to expect.

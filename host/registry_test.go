@@ -1,6 +1,9 @@
 package host
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/cotal-ai/cotal-host/plugins/catalog"
@@ -38,6 +41,38 @@ func TestWhoTakesSpawnsOfTheClass(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			if got := takesSpawns(c.plugins, func(p catalog.PluginStatus) bool { return p.Info.Name != "" && c.available }); got != c.want {
 				t.Errorf("takes spawns: %v", got)
+			}
+		})
+	}
+}
+
+// leaseOf is a lease that is held, or why it is not.
+type leaseOf struct{ why error }
+
+func (h leaseOf) Check() error                { return h.why }
+func (h leaseOf) Await(context.Context) error { return h.why }
+
+// A host whose store cannot be told of it begins nothing, though it holds its lease and may be able to note a goal: what it
+// says when it starts is so. What it has goes on.
+func TestAHostThatIsNotRegisteredStartsNothingNew(t *testing.T) {
+	lost := errors.New("the lease is not held")
+	for name, c := range map[string]struct {
+		lease      error
+		registered bool
+		says       string
+	}{
+		"with its lease and registered":     {nil, true, ""},
+		"registered, and without its lease": {lost, true, "lease is not held"},
+		"with its lease and not registered": {nil, false, "not registered"},
+		"with neither":                      {lost, false, "lease is not held"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := permit{leaseOf{c.lease}, func() bool { return c.registered }}
+			if err := p.Check(); (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("something new: %v, want %q", err, c.says)
+			}
+			if err := p.Await(t.Context()); !errors.Is(err, c.lease) {
+				t.Errorf("a process that follows another one: %v", err)
 			}
 		})
 	}

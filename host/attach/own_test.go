@@ -119,6 +119,12 @@ func (m *mesh) state(c trust.Credential) (row wire.CredentialRow, err error) {
 	return row, err
 }
 
+// over says whether the ledger says that nobody holds a credential any more. A while after that it has forgotten it.
+func (m *mesh) over(c trust.Credential) bool {
+	row, err := m.state(c)
+	return errors.Is(err, bus.ErrAbsent) || err == nil && row.State == wire.CredentialRevoked
+}
+
 // connected says whether the holder of a credential is.
 func (m *mesh) connected(c trust.Credential) bool {
 	m.t.Helper()
@@ -132,7 +138,7 @@ func (m *mesh) sessions(max int) *Sessions {
 	set := New(Config{
 		Space: "main", InstanceID: m.instance, Epoch: 7, SeatRoot: m.t.TempDir(), MaxSessions: max,
 		Seats: &seats{rows: []wire.AgentRow{{Name: "x", SeatID: "one"}}}, LedgerPath: filepath.Join(m.t.TempDir(), "sessions"),
-		Lines: Own(OwnConfig{Authority: m, Reach: bus.Config{InProcess: m.br.InProcess()}}),
+		Lines: Own(OwnConfig{Authority: m, Reach: bus.Config{InProcess: m.br.InProcess()}, CloseWait: busy.Limit(10 * time.Second)}),
 	})
 	m.t.Cleanup(set.Close)
 	return set
@@ -218,10 +224,7 @@ func TestTheRailsAndTheCredentialOfASessionEndWithIt(t *testing.T) {
 			c.end(x)
 			<-x.done
 			eventually(t, "its connection is gone", func() bool { return !m.connected(cred) })
-			eventually(t, "the ledger says so", func() bool {
-				row, err := m.state(cred)
-				return err == nil && row.State == wire.CredentialRevoked
-			})
+			eventually(t, "the ledger says so", func() bool { return m.over(cred) })
 		})
 	}
 	if n := len(m.made); n != 7 {
@@ -258,10 +261,7 @@ func TestARefusedAttachLeavesNoConnectionAndNoCredential(t *testing.T) {
 	if m.connected(cred) {
 		t.Error("its connection is there when it is refused")
 	}
-	eventually(t, "the ledger says that nobody holds it", func() bool {
-		row, err := m.state(cred)
-		return err == nil && row.State == wire.CredentialRevoked
-	})
+	eventually(t, "the ledger says that nobody holds it", func() bool { return m.over(cred) })
 }
 
 // A host that must not make credentials now, since its registration is frozen, refuses the attach and says why.
@@ -444,7 +444,8 @@ func TestSixtyFourSessionsAtOnceHaveTheirOwnRails(t *testing.T) {
 	}
 	eventually(t, "no connection is left", func() bool { return m.br.Clients() <= before })
 	for i := range open {
-		if row, err := m.state(m.of(i)); err != nil || row.State != wire.CredentialRevoked {
+		if !m.over(m.of(i)) {
+			row, err := m.state(m.of(i))
 			t.Errorf("when the host has closed them the ledger says of one %+v, %v", row, err)
 			break
 		}

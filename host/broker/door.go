@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 )
@@ -28,11 +29,13 @@ import (
 // to inboxes alone, and consumers deliver there alone: of everything else it makes a request that the server refuses by
 // itself, with the subject in the text.
 //
-// It writes anew what it has read, so that the server never sees a form which the door has not understood.
+// It writes anew what it has read, so that the server never sees a form which the door has not understood. Of what two
+// may read in two ways, as a carriage return inside a line or a second document in a request, it lets nothing through.
 type door struct {
-	l    net.Listener
-	dial func() (net.Conn, error)
-	log  hclog.Logger
+	l        net.Listener
+	dial     func() (net.Conn, error)
+	log      hclog.Logger
+	patience time.Duration // with a client that does not read
 
 	mu     sync.Mutex
 	closed bool
@@ -47,13 +50,27 @@ const refusedReply = "_R_."
 // listen there.
 const wideInbox = "_INBOX."
 
+// Buffers of one connection, in bytes. The first one holds a whole line.
+const (
+	doorIn  = maxControlLine
+	doorOut = 32 << 10
+)
+
+// doorPatience is how long a client may read nothing while there is something for it: as long as the server itself would
+// wait for it. It may be stopped for good, and holds a descriptor of the host until then.
+const doorPatience = server.DEFAULT_FLUSH_DEADLINE
+
 // openDoor listens on a port of loopback; 0 chooses a free one.
 func openDoor(port int, dial func() (net.Conn, error), log hclog.Logger) (*door, error) {
+	return openPatientDoor(port, dial, log, doorPatience)
+}
+
+func openPatientDoor(port int, dial func() (net.Conn, error), log hclog.Logger, patience time.Duration) (*door, error) {
 	l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		return nil, portError(port, err)
 	}
-	d := &door{l: l, dial: dial, log: log, conns: map[net.Conn]struct{}{}}
+	d := &door{l: l, dial: dial, log: log, patience: patience, conns: map[net.Conn]struct{}{}}
 	d.wg.Go(d.accept)
 	return d, nil
 }
@@ -122,41 +139,75 @@ func (d *door) pass(client net.Conn) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = io.Copy(client, server)
+		_, _ = io.CopyBuffer(&impatient{client, d.patience}, server, make([]byte, doorOut))
 		_ = client.Close() // ends the other way, too
 	}()
-	f := &filter{in: bufio.NewReaderSize(client, maxControlLine), out: bufio.NewWriterSize(server, 32<<10)}
+	f := newFilter(client, server)
 	if err := f.run(); err != nil {
 		d.log.Debug("a client said what nobody may say to a server", "err", err)
 	}
 	_ = f.out.Flush()
 	_ = server.Close()
-	<-done
+	<-done // which has patience with the client, and no more
+}
+
+// impatient writes to a client, and gives up on one that takes nothing.
+type impatient struct {
+	client   net.Conn
+	patience time.Duration
+}
+
+func (i *impatient) Write(p []byte) (int, error) {
+	if err := i.client.SetWriteDeadline(time.Now().Add(i.patience)); err != nil {
+		return 0, err
+	}
+	return i.client.Write(p)
 }
 
 // filter is the way of one client to the server.
 type filter struct {
 	in  *bufio.Reader
-	out *bufio.Writer
+	out writer
 
 	connected bool
 	key       string // public key of whoever it says it is, "" of whom has none
 }
 
+func newFilter(client io.Reader, server io.Writer) *filter {
+	out := writer{bufio.NewWriterSize(server, doorOut)}
+	return &filter{in: bufio.NewReaderSize(&flushing{client, out}, doorIn), out: out}
+}
+
+// flushing reads from a client, and before it waits for one the server gets what there is.
+type flushing struct {
+	client io.Reader
+	out    writer
+}
+
+func (f *flushing) Read(p []byte) (int, error) {
+	if err := f.out.Flush(); err != nil {
+		return 0, err // the server went
+	}
+	return f.client.Read(p)
+}
+
+// writer collects what the server gets. It has no way to read by itself (ReadFrom): a reading flushes it, and what is
+// being read into the buffer would be torn.
+type writer struct{ b *bufio.Writer }
+
+func (w writer) Write(p []byte) (int, error)       { return w.b.Write(p) }
+func (w writer) WriteString(s string) (int, error) { return w.b.WriteString(s) }
+func (w writer) Flush() error                      { return w.b.Flush() }
+
 // run passes on what a client says until it ends, or says what is no message of a client: an error.
 func (f *filter) run() error {
 	for {
-		if f.in.Buffered() == 0 {
-			if err := f.out.Flush(); err != nil {
-				return nil // the server went
-			}
-		}
 		line, err := f.in.ReadSlice('\n')
 		if errors.Is(err, bufio.ErrBufferFull) {
 			return fmt.Errorf("a line is longer than %d bytes", maxControlLine)
 		}
 		if err != nil {
-			return nil // it has gone
+			return nil // it has gone, or the server has
 		}
 		if err := f.line(bytes.TrimSuffix(line[:len(line)-1], []byte("\r"))); err != nil {
 			return err
@@ -165,7 +216,13 @@ func (f *filter) run() error {
 }
 
 // line passes on one line, and the payload behind it.
+//
+// What no client has reason to say in a line, the server may read in another way. Of a carriage return it takes away the
+// byte before it, or the return alone, as its reads happen to end: the size of a message would be another one.
 func (f *filter) line(line []byte) error {
+	if bytes.IndexFunc(line, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) >= 0 {
+		return errors.New("a line with a control character in it")
+	}
 	// A copy: the line itself is in the buffer of the reader.
 	verb, rest, _ := bytes.Cut(bytes.ReplaceAll(line, []byte("\t"), []byte(" ")), []byte(" "))
 	switch name := string(bytes.ToUpper(verb)); name {
@@ -195,7 +252,7 @@ func words(line []byte) [][]byte {
 func (f *filter) put(verb string, args ...[]byte) {
 	_, _ = f.out.WriteString(verb)
 	for _, a := range args {
-		_ = f.out.WriteByte(' ')
+		_, _ = f.out.WriteString(" ")
 		_, _ = f.out.Write(a)
 	}
 	_, _ = f.out.WriteString("\r\n")
@@ -231,14 +288,21 @@ func (f *filter) publish(verb string, args [][]byte) error {
 			reply = append([]byte(refusedReply), reply...)
 		}
 	}
-	var payload []byte
-	if makesConsumer(subject) {
-		payload = make([]byte, size)
-		if _, err := io.ReadFull(f.in, payload); err != nil {
-			return nil
-		}
-		if to := deliversTo(payload[headers:]); to != "" && !f.mayAnswer(to) {
-			reply = []byte(refusedReply + onlyToken(to))
+	// What has to be looked at, of the payload.
+	look, consumer := headers, makesConsumer(subject)
+	if consumer {
+		look = size
+	}
+	payload := make([]byte, look)
+	if _, err := io.ReadFull(f.in, payload); err != nil {
+		return nil
+	}
+	switch {
+	case rollsUp(payload[:headers]):
+		reply = []byte(refusedReply + "rollup")
+	case consumer:
+		if why := f.mayDeliver(payload[headers:]); why != "" {
+			reply = []byte(refusedReply + onlyToken(why))
 		}
 	}
 	parts := [][]byte{subject}
@@ -249,9 +313,8 @@ func (f *filter) publish(verb string, args [][]byte) error {
 		parts = append(parts, strconv.AppendInt(nil, int64(n[i]), 10))
 	}
 	f.put(verb, parts...)
-	if payload != nil {
-		_, _ = f.out.Write(payload)
-	} else if _, err := io.CopyN(f.out, f.in, int64(size)); err != nil {
+	_, _ = f.out.Write(payload)
+	if !f.copy(size - look) {
 		return nil
 	}
 	var end [2]byte
@@ -263,6 +326,22 @@ func (f *filter) publish(verb string, args [][]byte) error {
 	}
 	_, _ = f.out.WriteString("\r\n")
 	return nil
+}
+
+// copy passes on bytes as they are; false when the client or the server went.
+func (f *filter) copy(n int) bool {
+	for n > 0 {
+		if _, err := f.in.Peek(1); err != nil {
+			return false
+		}
+		p, _ := f.in.Peek(min(n, f.in.Buffered()))
+		if _, err := f.out.Write(p); err != nil {
+			return false
+		}
+		_, _ = f.in.Discard(len(p))
+		n -= len(p)
+	}
+	return true
 }
 
 // mayAnswer reports whether an answer may go to a subject: to an inbox of the client's own, to the rail of answers to its
@@ -303,16 +382,63 @@ func makesConsumer(subject []byte) bool {
 	return bytes.HasPrefix(subject, []byte("$JS.")) && bytes.Contains(subject, []byte(".CONSUMER.")) && bytes.Contains(subject, []byte(".CREATE"))
 }
 
-// deliversTo is where a consumer is to deliver, as the server reads it; "" of one that is asked, and of a text that the
-// server does not read either.
-func deliversTo(body []byte) string {
+// mayDeliver says why a consumer is not to be made; "" of one that may. The server reads one document behind the other
+// over what it has read, so there may be one alone; where there is none it makes nothing.
+func (f *filter) mayDeliver(body []byte) string {
+	switch {
+	case len(bytes.Trim(body, " \t\r\n")) == 0:
+		return ""
+	case !json.Valid(body):
+		return "not-one-JSON-document"
+	}
+	for _, to := range deliversTo(body) {
+		if to != "" && !f.mayAnswer(to) {
+			return to
+		}
+	}
+	return ""
+}
+
+// deliversTo is wherever a text says that a consumer is to deliver: the last one counts for the server, and none may be
+// another one's.
+func deliversTo(body []byte) []string {
 	var r struct {
 		Config struct {
-			Deliver string `json:"deliver_subject"`
+			Deliver every `json:"deliver_subject"`
 		} `json:"config"`
 	}
 	_ = json.Unmarshal(body, &r) // what was read before a mistake counts
 	return r.Config.Deliver
+}
+
+// every is all the values that a member of a text is given, one over the other.
+type every []string
+
+// UnmarshalJSON notes a value. One that is no text the server does not take, and what it had before stays noted.
+func (e *every) UnmarshalJSON(raw []byte) error {
+	var s string
+	if json.Unmarshal(raw, &s) == nil {
+		*e = append(*e, s)
+	}
+	return nil
+}
+
+// headerRollup makes a stream forget: what one subject had before, or ("all") everything.
+const headerRollup = "\nnats-rollup"
+
+// rollsUp reports whether headers ask for a rollup of more than the subject itself, or in another form than a client
+// library writes.
+func rollsUp(headers []byte) bool {
+	for rest := bytes.ToLower(headers); ; {
+		i := bytes.Index(rest, []byte(headerRollup))
+		if i < 0 {
+			return false
+		}
+		rest = rest[i+len(headerRollup):]
+		if value, _, _ := bytes.Cut(rest, []byte("\r\n")); string(bytes.ReplaceAll(value, []byte(" "), nil)) != ":sub" {
+			return true
+		}
+	}
 }
 
 // onlyToken is a text as one that can stand in a line.

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,13 +19,7 @@ import (
 )
 
 // passed is what a server gets of what a client says, and how that ended.
-func passed(said string) (string, error) {
-	var out bytes.Buffer
-	f := &filter{in: bufio.NewReaderSize(strings.NewReader(said), maxControlLine), out: bufio.NewWriter(&out)}
-	err := f.run()
-	_ = f.out.Flush()
-	return out.String(), err
-}
+func passed(said string) (string, error) { return handed(strings.NewReader(said)) }
 
 // connect is what a client says first that has a key.
 func connect(key string) string {
@@ -63,6 +58,10 @@ func TestTheDoorLetsAnswersGoToInboxesAlone(t *testing.T) {
 		{"one that delivers to an inbox is", "PUB $JS.API.CONSUMER.CREATE.S.n _INBOX.x " + push("_INBOX.y"), "PUB $JS.API.CONSUMER.CREATE.S.n _INBOX.x " + push("_INBOX.y")},
 		{"one that delivers to a row is not", "PUB $JS.API.CONSUMER.CREATE.S.n _INBOX.x " + push("$KV.b.k"), "PUB $JS.API.CONSUMER.CREATE.S.n _R_.$KV.b.k " + push("$KV.b.k")},
 		{"nor is it where nobody wants an answer", "PUB $JS.API.CONSUMER.DURABLE.CREATE.S.n " + push("a b"), "PUB $JS.API.CONSUMER.DURABLE.CREATE.S.n _R_.a_b " + push("a b")},
+		{"a second document is not", "PUB $JS.API.CONSUMER.CREATE.S.n _INBOX.x 4\r\n{}{}\r\n", "PUB $JS.API.CONSUMER.CREATE.S.n _R_.not-one-JSON-document 4\r\n{}{}\r\n"},
+		{"nothing at all is", "PUB $JS.API.CONSUMER.CREATE.S.n _INBOX.x 0\r\n\r\n", "PUB $JS.API.CONSUMER.CREATE.S.n _INBOX.x 0\r\n\r\n"},
+		{"a rollup of its own subject is", "HPUB a 30 30\r\nNATS/1.0\r\nNats-Rollup: sub\r\n\r\n\r\n", "HPUB a 30 30\r\nNATS/1.0\r\nNats-Rollup: sub\r\n\r\n\r\n"},
+		{"one of all is not", "HPUB a _INBOX.x 30 30\r\nNATS/1.0\r\nnats-rollup: all\r\n\r\n\r\n", "HPUB a _R_.rollup 30 30\r\nNATS/1.0\r\nnats-rollup: all\r\n\r\n\r\n"},
 		{"subscriptions are passed on", "SUB a.> q 1\r\nUNSUB 1 2\r\nPONG\r\n", "SUB a.> q 1\r\nUNSUB 1 2\r\nPONG\r\n"},
 	} {
 		if got, err := passed(c.said); got != c.want || err != nil {
@@ -79,7 +78,7 @@ func TestTheDoorReadsADeliveryAsTheServerDoes(t *testing.T) {
 		"before a mistake":      `{"config":{"deliver_subject":"$KV.b.k","name":1}}`,
 		"behind another member": `{"stream_name":"S","config":{"name":"x","deliver_subject":"$KV.b.k"},"action":""}`,
 	} {
-		if to := deliversTo([]byte(body)); to != "$KV.b.k" {
+		if to := deliversTo([]byte(body)); !slices.Contains(to, "$KV.b.k") {
 			t.Errorf("%s: it is to deliver to %q", what, to)
 		}
 	}
@@ -98,6 +97,11 @@ func TestTheDoorEndsWhoSaysWhatNoClientSays(t *testing.T) {
 		"a message that goes on":          "PUB a 2\r\nhiPUB x $KV.y 0\r\n\r\n",
 		"who it is, twice":                connect("UA") + connect("UB"),
 		"a line without end":              "SUB " + strings.Repeat("a", maxControlLine),
+		"a return inside a line":          "SUB a\rb 1\r\n",
+		"two returns at its end":          "SUB a 1\r\r\n",
+		"a return before a payload":       "PUB a\r 2\r\nhi\r\n",
+		"a return in who it is":           "CONNECT {\"verbose\":\rfalse}\r\n",
+		"a control character":             "SUB a\x00b 1\r\n",
 	} {
 		got, err := passed(said)
 		if err == nil {
@@ -107,22 +111,6 @@ func TestTheDoorEndsWhoSaysWhatNoClientSays(t *testing.T) {
 			t.Errorf("%s: the server gets %q", what, got)
 		}
 	}
-}
-
-// FuzzTheDoor: whatever a client says, what the server gets is what the door understood: passed on once more it stays as
-// it is, and no answer goes anywhere but to an inbox or to where the server refuses it.
-func FuzzTheDoor(f *testing.F) {
-	f.Add("PUB a.b _INBOX.x 2\r\nhi\r\nPING\r\n")
-	f.Add(connect("UA") + "HPUB a.b $KV.b.k 12 14\r\nNATS/1.0\r\n\r\nhi\r\n")
-	f.Add("PUB $JS.API.CONSUMER.CREATE.S.n 38\r\n{\"config\":{\"deliver_subject\":\"$KV.b.k\"}}\r\nSUB a 1\r\n")
-	f.Fuzz(func(t *testing.T, said string) {
-		once, _ := passed(said)
-		twice, _ := passed(once)
-		// A refused reply is refused again, one word further on.
-		if strings.ReplaceAll(twice, "_R_.", "") != strings.ReplaceAll(once, "_R_.", "") {
-			t.Errorf("%q is passed on as %q, and that as %q", said, once, twice)
-		}
-	})
 }
 
 // behind runs a server that has a stream S and a bucket b, with a door before it.

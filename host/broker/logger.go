@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -14,10 +15,57 @@ type logger struct {
 	log  hclog.Logger
 	sick chan struct{} // a store could not be written, and refuses every write from then on
 
+	now func() time.Time // nil: time.Now
+
 	mu     sync.Mutex
 	up     bool
 	fatal  string
 	damage []string
+	// Of lines about what clients do: since when they are counted, how many were passed on, and how many were not.
+	since         time.Time
+	passed, spare int
+}
+
+// Bounds of what is said about clients: whatever one of them is refused is a line, and it can be refused as often as it
+// likes.
+const (
+	clientLines = 10 // within clientEvery
+	clientEvery = time.Minute
+)
+
+// admit reports whether a line is passed on, and how many were not since the last one that was.
+func (l *logger) admit(s string) (pass bool, spared int) {
+	if !strings.Contains(s, "- cid:") {
+		return true, 0
+	}
+	now := time.Now
+	if l.now != nil {
+		now = l.now
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at := now(); at.Sub(l.since) >= clientEvery {
+		l.since, l.passed = at, 0
+	}
+	if l.passed >= clientLines {
+		l.spare++
+		return false, 0
+	}
+	l.passed++
+	spared, l.spare = l.spare, 0
+	return true, spared
+}
+
+// say passes a line on by log, unless there were too many of its kind.
+func (l *logger) say(log func(string, ...any), s string) {
+	pass, spared := l.admit(s)
+	switch {
+	case !pass:
+	case spared > 0:
+		log(s, "suppressed", spared)
+	default:
+		log(s)
+	}
 }
 
 func (l *logger) Noticef(format string, v ...any) { l.log.Debug(text(format, v)) }
@@ -26,7 +74,7 @@ func (l *logger) Tracef(format string, v ...any)  { l.log.Trace(text(format, v))
 
 func (l *logger) Errorf(format string, v ...any) {
 	s := text(format, v)
-	l.log.Error(s)
+	l.say(l.log.Error, s)
 	if strings.Contains(s, "ritical write error") {
 		select {
 		case l.sick <- struct{}{}:
@@ -47,7 +95,7 @@ func (l *logger) Warnf(format string, v ...any) {
 		l.log.Info(s)
 		return
 	}
-	l.log.Warn(s)
+	l.say(l.log.Warn, s)
 }
 
 // Fatalf must return: the server stops its start by itself, and only the host may end the process.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -37,5 +38,33 @@ func TestAnIndexThatACrashLeftBehindIsNoProblem(t *testing.T) {
 				t.Errorf("damage %v", damage)
 			}
 		})
+	}
+}
+
+// Whatever a client is refused the server says in a line of its own, and the client decides how often. What a host shows as
+// a problem, and writes to its log, is bounded all the same, and nothing that is no client's is left out.
+func TestAClientThatIsRefusedAllTheTimeDoesNotFillTheLog(t *testing.T) {
+	var out bytes.Buffer
+	at := time.Unix(1000, 0)
+	l := &logger{log: hclog.New(&hclog.LoggerOptions{Output: &out}), now: func() time.Time { return at }}
+	l.started()
+	refused := func(n int) {
+		for range n {
+			l.Errorf("%s", `127.0.0.1:4000 - cid:9 - "v1.50.0" - "cotal agent" - Publish Violation - Subject "$JS.API.INFO"`)
+		}
+	}
+	refused(10_000)
+	l.Errorf("%s", "the disk is full")
+	if n := strings.Count(out.String(), "Violation"); n != clientLines {
+		t.Errorf("%d lines say what a client was refused, want %d", n, clientLines)
+	}
+	if !strings.Contains(out.String(), "the disk is full") {
+		t.Error("what is no client's is not said")
+	}
+	out.Reset()
+	at = at.Add(clientEvery)
+	refused(2)
+	if text := out.String(); strings.Count(text, "Violation") != 2 || !strings.Contains(text, "suppressed=9990") {
+		t.Errorf("a minute later: %s", text)
 	}
 }

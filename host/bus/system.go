@@ -54,33 +54,47 @@ type systemReply struct {
 	} `json:"statsz"`
 }
 
-// gather sends a request to all servers and collects answers until enough says that these are all of them.
-func (s *System) gather(ctx context.Context, subject string, body []byte, enough func(map[string]systemReply) bool) (map[string]systemReply, error) {
+// each sends a request to all servers and hands on the answers until take says that these are all of them.
+func (s *System) each(ctx context.Context, subject string, body []byte, take func(*nats.Msg) (enough bool, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, systemTimeout)
 	defer cancel()
 	inbox := s.nc.NewInbox()
 	sub, err := s.nc.SubscribeSync(inbox)
 	if err != nil {
-		return nil, fmt.Errorf("ask servers: %w: %w", ErrUnavailable, err)
+		return fmt.Errorf("ask servers: %w: %w", ErrUnavailable, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	if err := s.nc.PublishRequest(subject, inbox, body); err != nil {
-		return nil, fmt.Errorf("ask servers: %w: %w", ErrUnavailable, err)
+		return fmt.Errorf("ask servers: %w: %w", ErrUnavailable, err)
 	}
-	all := map[string]systemReply{}
-	for !enough(all) {
+	for enough := false; !enough; {
 		m, err := sub.NextMsgWithContext(ctx)
 		if err != nil {
-			return all, fmt.Errorf("ask servers: %s: %w: %d answered: %w", subject, ErrIncomplete, len(all), err)
+			return fmt.Errorf("ask servers: %s: %w: %w", subject, ErrIncomplete, err)
 		}
 		if m.Header.Get("Status") == "503" {
-			return all, fmt.Errorf("ask servers: %s: %w: nobody listens (is this the system account?)", subject, ErrIncomplete)
+			return fmt.Errorf("ask servers: %s: %w: nobody listens (is this the system account?)", subject, ErrIncomplete)
 		}
+		if enough, err = take(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gather sends a request to all servers and collects answers, by server, until enough says that these are all of them.
+func (s *System) gather(ctx context.Context, subject string, body []byte, enough func(map[string]systemReply) bool) (map[string]systemReply, error) {
+	all := map[string]systemReply{}
+	err := s.each(ctx, subject, body, func(m *nats.Msg) (bool, error) {
 		var r systemReply
 		if err := json.Unmarshal(m.Data, &r); err != nil || r.Server.ID == "" {
-			return all, fmt.Errorf("ask servers: %s: %w: an answer cannot be read", subject, ErrIncomplete)
+			return false, fmt.Errorf("ask servers: %s: %w: an answer cannot be read", subject, ErrIncomplete)
 		}
 		all[r.Server.ID] = r
+		return enough(all), nil
+	})
+	if err != nil {
+		return all, fmt.Errorf("%w (%d answered)", err, len(all))
 	}
 	return all, nil
 }
@@ -143,21 +157,34 @@ func (s *System) PushAccount(ctx context.Context, account, token string) (int, e
 	return len(servers), nil
 }
 
-// LookUpAccount returns the account JWT as a server has it; empty where none has it.
+// LookUpAccount returns the account JWT as each server has it; empty where one has none. Which server is which is not
+// told.
 //
-// Errors: ErrIncomplete (no server answered), ErrUnavailable.
-func (s *System) LookUpAccount(ctx context.Context, account string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, systemTimeout)
-	defer cancel()
-	m, err := s.nc.RequestWithContext(ctx, "$SYS.REQ.ACCOUNT."+account+".CLAIMS.LOOKUP", nil)
+// Errors: ErrIncomplete (some server did not answer), ErrUnavailable.
+func (s *System) LookUpAccount(ctx context.Context, account string) ([]string, error) {
+	servers, err := s.Servers(ctx)
 	if err != nil {
-		return "", fmt.Errorf("look up account: %w: %w", ErrIncomplete, err)
+		return nil, fmt.Errorf("look up account: %w", err)
 	}
-	return string(m.Data), nil
+	var have []string
+	err = s.each(ctx, "$SYS.REQ.ACCOUNT."+account+".CLAIMS.LOOKUP", nil, func(m *nats.Msg) (bool, error) {
+		have = append(have, string(m.Data))
+		return len(have) >= len(servers), nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look up account: %w: %d of %d have", err, len(have), len(servers))
+	}
+	return have, nil
 }
 
-// connPage is how many connections are asked for at a time.
-const connPage = 512
+// Bounds of a list of connections.
+const (
+	connPage  = 512 // connections that are asked for at a time
+	connTries = 10  // lists that are begun while connections end
+)
+
+// errMoved: a list that is told in pages has changed between two of them.
+var errMoved = errors.New("connections end all the time")
 
 // Connections lists all connections of an account on every server.
 //
@@ -169,35 +196,59 @@ func (s *System) Connections(ctx context.Context, account string) ([]Conn, int, 
 	}
 	var out []Conn
 	for _, srv := range servers {
-		for offset := 0; ; {
-			var page struct {
-				Total int `json:"total"`
-				Num   int `json:"num_connections"`
-				Conns []struct {
-					CID     uint64 `json:"cid"`
-					User    string `json:"authorized_user"`
-					Account string `json:"account"`
-				} `json:"connections"`
-			}
-			err := s.ask(ctx, srv.ID, "CONNZ", map[string]any{"auth": true, "acc": account, "sort": "cid", "offset": offset, "limit": connPage}, &page)
-			if err != nil {
-				return nil, 0, fmt.Errorf("list connections: %w", err)
-			}
-			for _, c := range page.Conns {
-				if c.Account != account {
-					return nil, 0, fmt.Errorf("list connections: %w: server %s told of account %s", ErrIncomplete, srv.Name, c.Account)
-				}
-				out = append(out, Conn{Server: srv.ID, CID: c.CID, User: c.User, Account: c.Account})
-			}
-			if offset += len(page.Conns); offset >= page.Total {
+		var of []Conn
+		for range connTries {
+			if of, err = s.connectionsOf(ctx, srv, account); !errors.Is(err, errMoved) {
 				break
 			}
-			if len(page.Conns) == 0 {
-				return nil, 0, fmt.Errorf("list connections: %w: server %s told of %d of %d", ErrIncomplete, srv.Name, offset, page.Total)
-			}
 		}
+		if err != nil {
+			return nil, 0, fmt.Errorf("list connections: %w", err)
+		}
+		out = append(out, of...)
 	}
 	return out, len(servers), nil
+}
+
+// connectionsOf lists them on one server, by their numbers, a page at a time. The server counts by places: once a
+// connection has ended each one behind it is at the place before, and one would be skipped where the next page begins.
+// So each page begins with the last one of the page before, and where it does not the list is worth nothing.
+func (s *System) connectionsOf(ctx context.Context, srv ServerFacts, account string) ([]Conn, error) {
+	var out []Conn
+	for {
+		var page struct {
+			Total int `json:"total"`
+			Conns []struct {
+				CID     uint64 `json:"cid"`
+				User    string `json:"authorized_user"`
+				Account string `json:"account"`
+			} `json:"connections"`
+		}
+		offset := max(len(out)-1, 0)
+		err := s.ask(ctx, srv.ID, "CONNZ", map[string]any{"auth": true, "acc": account, "sort": "cid", "offset": offset, "limit": connPage}, &page)
+		if err != nil {
+			return nil, err
+		}
+		conns := page.Conns
+		if len(out) > 0 {
+			if len(conns) == 0 || conns[0].CID != out[len(out)-1].CID {
+				return nil, fmt.Errorf("%w: server %s: %w", ErrIncomplete, srv.Name, errMoved)
+			}
+			conns = conns[1:]
+		}
+		for _, c := range conns {
+			if c.Account != account {
+				return nil, fmt.Errorf("%w: server %s told of account %s", ErrIncomplete, srv.Name, c.Account)
+			}
+			out = append(out, Conn{Server: srv.ID, CID: c.CID, User: c.User, Account: c.Account})
+		}
+		if len(out) >= page.Total {
+			return out, nil
+		}
+		if len(conns) == 0 {
+			return nil, fmt.Errorf("%w: server %s told of %d of %d", ErrIncomplete, srv.Name, len(out), page.Total)
+		}
+	}
 }
 
 // Kick ends one connection. That it is gone already is success.

@@ -56,6 +56,19 @@ func MakePrivate(base string, names ...string) (string, error) {
 // point, finds the old content or the new. It survives power loss.
 func WritePrivate(dir, name string, data []byte) error { return writeFile(dir, name, data, true) }
 
+// RemovePrivate removes dir/name. Once it returns nil, power loss does not bring the file back; one that is not there is
+// success.
+func RemovePrivate(dir, name string) error {
+	err := os.Remove(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
 // writeLasts is longer than anybody takes to write a file.
 const writeLasts = time.Minute
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/host/lease"
 	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/relay"
@@ -160,6 +161,10 @@ func TestFieldH7_TwoThatTakeTurnsAtOnceComeToAVerdict(t *testing.T) {
 				if errors.Is(err, lease.ErrHeld) {
 					h.store.Close()
 					time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
+					continue
+				}
+				if errors.Is(err, bus.ErrUnavailable) && busy.Factor() > 1 {
+					h.store.Close() // a store that did not answer on a busy machine says nothing of the two
 					continue
 				}
 				if err != nil {

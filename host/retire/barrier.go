@@ -370,7 +370,7 @@ func (b *barrier) moveHead(ctx context.Context, rec *bus.Records, to string) err
 func (b *barrier) revoke(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, revokeBound)
 	defer cancel()
-	if _, err := b.r.cfg.Auth.Revoke(ctx, trust.Life{UID: b.l.UID}); err != nil {
+	if _, err := b.r.cfg.Auth.Revoke(ctx, trust.Life{UID: b.l.UID, Actor: b.l.Actor}); err != nil {
 		return err
 	}
 	b.r.note(func() { b.hold.Authority = true })

@@ -2,7 +2,6 @@ package retire
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/cotal-ai/cotal-host/host/bus"
@@ -74,37 +73,6 @@ func (r *Retirer) Row(ctx context.Context, key wire.Key) (Row, error) {
 type HeadRow struct {
 	Head wire.LifecycleHead
 	Rev  uint64
-}
-
-// Heads reads the heads of the lives that slots are of, in the order of the slots.
-//
-// Errors: as of Rows.
-func (r *Retirer) Heads(ctx context.Context, slots []Row) ([]HeadRow, error) {
-	out := make([]HeadRow, len(slots))
-	err := r.look(ctx, func(ctx context.Context, rec *bus.Records) error {
-		for i, s := range slots {
-			if s.Err != nil {
-				continue
-			}
-			p := wire.Principal{Owner: s.Slot.Owner, Actor: s.Slot.Actor}
-			row, err := rec.Get(ctx, wire.LifecycleKey(p))
-			if errors.Is(err, bus.ErrAbsent) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			if out[i].Head, err = wire.DecodeLifecycleHead(p, row.Value); err != nil {
-				return fmt.Errorf("%w: %w", bus.ErrCorrupt, err)
-			}
-			out[i].Rev = row.Rev
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read heads: %w", err)
-	}
-	return out, nil
 }
 
 // look reads rows of the space, and writes none.

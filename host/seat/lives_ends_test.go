@@ -3,6 +3,7 @@ package seat_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -56,9 +57,8 @@ func TestALaunchThatFailsAtAnyStepLeavesNothing(t *testing.T) {
 			t.Errorf("%s: the goal ended %s: %+v", fp, r.State, r.Error)
 		}
 		failpoint.Disarm()
-		if row := w.row(alias); row.Name != "" {
-			t.Errorf("%s: there is a seat: %+v", fp, row)
-		}
+		// The goal is told of first.
+		w.eventually(fp+": there is no seat", func() (bool, string) { row := w.row(alias); return row.Name == "", fmt.Sprintf("%+v", row) })
 		ctx, cancel := context.WithTimeout(t.Context(), busy.Limit(10*time.Second))
 		row, err := m.live.Row(ctx, wire.SlotKey(wire.OwnerLocal, alias))
 		cancel()
@@ -360,8 +360,11 @@ func TestNoLifeIsOverWhileItIsNotKnownWhichSeatsThereAre(t *testing.T) {
 	}
 	w.plugins.setDown(nil)
 	w.awaitStatus("worker", "running")
-	if !w.set.HasLife(l) || w.set.HasLife(provision.Life{Alias: "nobody", Caller: l.Caller}) {
-		t.Error("the seats are known, and whose lives they have is not")
+	w.eventually("it is known whose lives they have", func() (bool, string) {
+		return !w.set.HasLife(provision.Life{Alias: "nobody", Caller: l.Caller}), ""
+	})
+	if !w.set.HasLife(l) {
+		t.Error("the life of a seat that was found is nobody's")
 	}
 }
 

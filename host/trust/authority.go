@@ -74,11 +74,15 @@ type Authority interface {
 	Adopt(r Request, file []byte) (*Standing, error)
 	// Retry lets no renewal wait longer that has failed: a broker that was away is back.
 	Retry()
+	// Remind looks once in a while whether every server still refuses what was revoked, and tells it again where one does
+	// not, until ctx ends.
+	Remind(ctx context.Context)
 	// Revoke ends every credential of a life. In this order: each row of the ledger marked revoked, the keys
 	// refused by every server of the broker, every connection of the holders ended and none found in a second
 	// look at every server. It is idempotent, and goes on where an interrupted one stopped. Of the host's own
 	// instance it ends what incarnations before have left, and nothing that this process has minted or adopted: it is
-	// the containment of a takeover (bus.RegisterConfig.Contain).
+	// the containment of a takeover (bus.RegisterConfig.Contain). What cannot be done, for a row that cannot be read or a
+	// holder that another authority made, keeps nothing else from being done, and is the error in the end.
 	//
 	// Errors: ErrUnverified, bus.ErrUnavailable, bus.ErrCorrupt, a *instance.FileError of the keys.
 	Revoke(ctx context.Context, of Life) (Revoked, error)
@@ -104,6 +108,9 @@ type Life struct {
 	UID string
 	// Endpoint is empty for an agent's life.
 	Endpoint string
+	// Actor is the key of the agent, where it is known: it is refused even if a row of the life cannot be read. It is
+	// looked at by Revoke alone.
+	Actor string
 }
 
 func (l Life) gate() wire.Key {

@@ -2,7 +2,6 @@ package trust
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -27,12 +26,12 @@ func (a *Static) Drop(ctx context.Context, gone ...Credential) error {
 	}
 	own := a.own()
 	err := a.asExecutor(ctx, Scope{}, func(rec *bus.Records) error {
-		var errs []error
+		var all inParallel
 		for _, c := range gone {
 			row := wire.CredentialRow{CredentialID: c.ID, LifecycleUID: own.UID, Endpoint: own.Endpoint}
-			errs = append(errs, a.mark(ctx, rec, row.Key(), droppedRow))
+			all.Go(func() error { return a.mark(ctx, rec, row.Key(), droppedRow) })
 		}
-		return errors.Join(errs...)
+		return all.Wait()
 	})
 	if err != nil {
 		return fmt.Errorf("drop credentials: %w", err)

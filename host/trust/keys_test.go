@@ -75,7 +75,7 @@ func runChild(t *testing.T, root, crash string, change bool) error {
 	return err
 }
 
-func openKeys(t *testing.T, root string) *Keyring {
+func openKeys(t testing.TB, root string) *Keyring {
 	t.Helper()
 	store, err := OpenFileStore(t.Context(), root)
 	if err != nil {

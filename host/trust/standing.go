@@ -214,6 +214,9 @@ func (s *Standing) Run(ctx context.Context) {
 			if !failed {
 				continue
 			}
+			if !s.spread(ctx) {
+				return
+			}
 		case <-ctx.Done():
 			t.Stop()
 			return
@@ -222,6 +225,21 @@ func (s *Standing) Run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// spread waits for a moment, and not all wait for the same: everybody who has failed is told in the same instant that the
+// broker is back, and each renewal is a few connections. Who is asked for a credential waits no longer. It reports
+// whether there is anything left to wait for.
+func (s *Standing) spread(ctx context.Context) bool {
+	t := time.NewTimer(rand.N(renewalSpread))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.asked:
+	case <-ctx.Done():
+		return false
+	}
+	return true
 }
 
 // ended reports whether the last attempt found that the life is over.
@@ -262,6 +280,8 @@ const (
 	renewalRetry = time.Second
 	renewalPause = 5 * time.Minute
 	renewalTries = 4
+	// renewalSpread is within which all are renewed that have waited for the same broker.
+	renewalSpread = time.Second
 )
 
 // nextRenewal says how long to wait before the next attempt to renew what was issued and expires then, after

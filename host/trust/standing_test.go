@@ -246,3 +246,50 @@ func TestTheNextHostGoesOnWithTheCredentialOfASeat(t *testing.T) {
 		}
 	}
 }
+
+// source is an authority that mints nothing, and notes when it was asked.
+type source struct {
+	Authority
+	asked chan time.Time
+}
+
+func (s source) Mint(ctx context.Context, _ Request) (Credential, error) {
+	select {
+	case s.asked <- time.Now():
+	case <-ctx.Done():
+	}
+	return Credential{}, errors.New("away")
+}
+
+// A broker that is back has everybody come who waited for it: not all at once, since each makes a few connections.
+func TestARetryDoesNotMakeEverybodyComeInTheSameInstant(t *testing.T) {
+	const many = 40
+	from, again := source{asked: make(chan time.Time, 3*many)}, &pulse{}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	now := time.Now()
+	for range many {
+		s := &Standing{
+			auth: from, now: time.Now, asked: make(chan struct{}, 1), again: again, failed: 30, // the next try is minutes away
+			current: Credential{Issued: now.Add(-MaxLife), Expires: now.Add(MaxLife / 4)},
+		}
+		running.Go(func() { s.Run(ctx) })
+	}
+	var first, last time.Time
+	for n := 0; n < many; {
+		again.beat() // who does not wait yet will hear the next one
+		select {
+		case at := <-from.asked:
+			if n++; n == 1 {
+				first = at
+			}
+			last = at
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if d := last.Sub(first); d < renewalSpread/4 {
+		t.Errorf("%d of them come within %v", many, d)
+	}
+}

@@ -143,8 +143,7 @@ func (s *FileStore) Remove(name string) error {
 	if err != nil {
 		return err
 	}
-	err = os.Remove(filepath.Join(append(append([]string{s.dir}, dirs...), file)...))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := instance.RemovePrivate(filepath.Join(append([]string{s.dir}, dirs...)...), file); err != nil {
 		return fmt.Errorf("remove secret: %w", err)
 	}
 	return nil

@@ -3,14 +3,12 @@
 package auth
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cotal-ai/cotal-host/host/trust"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
@@ -370,28 +368,6 @@ func (p *patient) stopHost2(pid int) {
 	if !p.Alive(pid) {
 		p.t.Fatalf("process %d of the seat is gone", pid)
 	}
-}
-
-// A broker that refuses connections for a long time costs no seat and no credential.
-func TestRepair_ALongTimeOfRefusedConnectionsNeedsNone(t *testing.T) {
-	t.Parallel()
-	away := 6 * time.Second
-	if long {
-		away = 30 * time.Second
-	}
-	p := newPatient(t, true)
-	p.broker.Kill()
-	ctx, cancel := context.WithTimeout(t.Context(), away)
-	defer cancel()
-	<-ctx.Done()
-	p.kept("the broker was away")
-	if !p.host.Running() {
-		t.Fatalf("the host has ended:\n%s", p.host.Stderr())
-	}
-	p.broker.Restart()
-	p.connected()
-	p.answers()
-	p.whole("the broker is back")
 }
 
 // A signing key that was stolen is taken away at once, under a host with a seat: both are renewed, and go on as who they were.

@@ -19,6 +19,7 @@ import (
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/failpoints"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
@@ -161,7 +162,7 @@ func (w *world) livesOnMesh() *lives {
 }
 
 func (w *world) readLives(l *lives) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), busy.Limit(10*time.Second))
 	defer cancel()
 	e := w.Endpoint()
 	l.instance = e.InstanceID

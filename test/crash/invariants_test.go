@@ -17,6 +17,7 @@ import (
 	"github.com/cotal-ai/cotal-host/sdk/mesh"
 	"github.com/cotal-ai/cotal-host/sdk/seat"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 	"github.com/cotal-ai/cotal-host/test/harness"
 )
 
@@ -106,7 +107,7 @@ func (w *world) census() census {
 // right now shows as goals without record.
 func (w *world) goalsOnMesh() (goals map[string]recorded, index []string) {
 	goals = map[string]recorded{}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), busy.Limit(5*time.Second))
 	defer cancel()
 	e := w.Endpoint()
 	cfg, err := w.looker(e)

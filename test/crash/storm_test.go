@@ -185,7 +185,7 @@ func (s *stormer) ask(c mesh.Call, out any) error {
 }
 
 func (s *stormer) once(c mesh.Call, out any) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), busy.Limit(5*time.Second))
 	defer cancel()
 	if s.client == nil {
 		var err error

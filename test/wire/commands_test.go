@@ -31,6 +31,7 @@ var table = []command{
 	{name: "status", args: none},
 	{name: "ps", args: none},
 	{name: "instances", args: none},
+	{name: "slots", args: none},
 	{
 		name:    "inspect",
 		args:    func(*rig) map[string]any { return map[string]any{"name": "victim"} },

@@ -108,6 +108,12 @@ func TestEachCommandAnswersAsTheContractHasIt(t *testing.T) {
 			t.Errorf("instance %v", row)
 		}
 	})
+	t.Run("slots, of which an open space has none", func(t *testing.T) {
+		r := r.under(t)
+		if p := r.call(r.request("slots", nil)); p.OK || p.Error == nil || p.Error.Code != "failed-precondition" {
+			t.Errorf("slots: %+v", p)
+		}
+	})
 	t.Run("inspect", func(t *testing.T) {
 		r := r.under(t)
 		m := r.members("row", r.must(r.request("inspect", map[string]any{"name": "victim"})), rowRequired, rowOptional)
