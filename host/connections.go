@@ -93,7 +93,8 @@ func (h *Host) join(ctx context.Context) error {
 // errLater: what was to be written at boot could not be. In an open space the host serves what it has, and tries again.
 var errLater = errors.New("the mesh's store cannot be written now")
 
-// setUp makes the streams and buckets of the space that are missing, over a connection that may do that alone.
+// setUp makes the streams and buckets of the space that are missing, and takes from those that somebody else made what
+// would let the holder of one row clear all, over a connection that may do that alone.
 func (h *Host) setUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, setUpTimeout)
 	defer cancel()
@@ -116,7 +117,10 @@ func (h *Host) setUp(ctx context.Context) error {
 		g.Go(func() error { return l.Open(gctx) })
 		err = g.Wait()
 		h.remade = l.Remade()
-		return err
+		if err != nil {
+			return err
+		}
+		return b.ForbidRollups(ctx, h.cfg.Space)
 	}))
 }
 

@@ -23,7 +23,7 @@ func (h *Host) deps() control.Deps {
 		Personas: persona.NewStore(h.cfg.Root, guard.Policy.Kind()),
 		Models:   &launch.Models{Plugins: plugins{h.catalog}, EnvAllow: h.envAllow},
 		Policy:   guard, Authz: guard.Policy, Fence: h.fence, Registry: instances{h},
-		Slots: h.slots(),
+		Slots: h.slots(), Instance: h.inst.ID,
 	}
 }
 

@@ -401,24 +401,34 @@ func TestAConsumerIsMadeThatDeliversElsewhere(t *testing.T) {
 	if _, err := js.AddStream(&nats.StreamConfig{Name: "Q", Subjects: []string{"q.>"}}); err != nil {
 		t.Fatal(err)
 	}
-	nc, err := nats.Connect(fmt.Sprintf("nats://127.0.0.1:%d", d.port()), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	heard := make(chan struct{}, 1) // an answer, or that it is refused
+	nc, err := nats.Connect(fmt.Sprintf("nats://127.0.0.1:%d", d.port()), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) { heard <- struct{}{} }))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer nc.Close()
+	answers := nats.NewInbox()
+	if _, err := nc.Subscribe(answers, func(*nats.Msg) { heard <- struct{}{} }); err != nil {
+		t.Fatal(err)
+	}
 	n := 0
 	made := func(subject, body string) (to string) {
 		n++
 		name := fmt.Sprintf("c%d", n)
-		if err := nc.PublishRequest(subject+name, nats.NewInbox(), []byte(strings.ReplaceAll(body, "NAME", name))); err != nil {
+		body = strings.ReplaceAll(body, "NAME", name)
+		if err := nc.PublishRequest(subject+name, answers, []byte(body)); err != nil {
 			t.Fatal(err)
 		}
-		if err := nc.FlushTimeout(busy.Limit(20 * time.Second)); err != nil {
-			t.Fatal(err)
-		}
-		// Requests of this kind are carried out one behind the other, for whomever: this one is the last.
-		if _, err := js.AddConsumer("Q", &nats.ConsumerConfig{Name: "last" + name, AckPolicy: nats.AckNonePolicy, InactiveThreshold: time.Hour}); err != nil {
-			t.Fatal(err)
+		for begin := time.Now(); ; {
+			select {
+			case <-heard:
+			case <-time.After(100 * time.Millisecond): // a look at the clock
+				if busy.Over(begin, 20*time.Second) {
+					t.Fatalf("%q is not answered", body)
+				}
+				continue
+			}
+			break
 		}
 		for i := range js.Consumers("Q") {
 			if i.Config.DeliverSubject != "" {

@@ -20,9 +20,6 @@ const jsConsumerExists nats.ErrorCode = 10148
 // noted there as removed, which it does every two minutes: below a mark that was gone by then, the row was back.
 const markerLife = 10 * time.Minute
 
-// headerRollup makes the broker forget what a subject had before.
-const headerRollup = "Nats-Rollup"
-
 // LastSequence is the sequence of the last message of a stream (wire.StreamDirect, …; wire.BucketRecords as a
 // string for a bucket), by its leader; 0 of an empty one.
 //
@@ -160,8 +157,8 @@ func (b *Bus) PutMembership(ctx context.Context, space string, p wire.Principal,
 // Errors: ErrUnavailable (unknown).
 func (b *Bus) RemoveMembership(ctx context.Context, space string, p wire.Principal) error {
 	h := nats.Header{
-		wire.HeaderKVOperation: {"PURGE"}, headerRollup: {"sub"},
-		headerTTL: {strconv.Itoa(int(markerLife/time.Second)) + "s"},
+		wire.HeaderKVOperation: {"PURGE"}, // the bucket keeps the last value alone, and allows no rollups
+		headerTTL:              {strconv.Itoa(int(markerLife/time.Second)) + "s"},
 	}
 	err := b.putRow(ctx, space, wire.BucketMembership, p.String(), h, nil)
 	var refusal *nats.APIError

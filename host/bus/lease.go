@@ -80,11 +80,12 @@ func (b *Bus) Leases(cfg LeasesConfig) (*Leases, error) {
 	ttl := cmp.Or(cfg.TTL, wire.LeaseTTL)
 	l := &Leases{
 		bucket: bucket, known: cfg.Known, made: cfg.Made, remade: cfg.Remade, up: make(chan struct{}, 1), opening: make(chan struct{}, 1),
-		// What client libraries make for a key-value bucket with a TTL, since they open these as such.
+		// What client libraries make for a key-value bucket with a TTL, since they open these as such; but for rollups, see
+		// ForbidRollups.
 		want: messageStore{
 			Name: wire.BucketStream(bucket), Subjects: []string{wire.BucketSubject(bucket, ">")}, Retention: "limits", Storage: "file",
 			Discard: "new", MaxMsgsPerSubject: 1, MaxMsgs: -1, MaxBytes: -1, MaxAge: ttl, NumReplicas: 1,
-			DuplicateWindow: ttl, AllowDirect: true, AllowRollup: true, DenyDelete: true,
+			DuplicateWindow: ttl, AllowDirect: true, DenyDelete: true,
 		},
 	}
 	back := func() {

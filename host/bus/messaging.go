@@ -66,11 +66,11 @@ func messageStores(space string) ([]messageStore, error) {
 		if err != nil {
 			return nil, err
 		}
-		// What client libraries make for a key-value bucket, since they open these as such.
+		// What client libraries make for a key-value bucket, since they open these as such; but for rollups, see ForbidRollups.
 		c := messageStore{
 			Name: wire.BucketStream(name), Subjects: []string{wire.BucketSubject(name, ">")}, Retention: "limits", Storage: "file",
 			Discard: "new", MaxMsgsPerSubject: 1, MaxMsgs: -1, MaxBytes: -1, NumReplicas: 1, DuplicateWindow: wire.DuplicateWindow,
-			AllowDirect: true, AllowRollup: true, DenyDelete: true, lasting: bucket == wire.BucketChannels,
+			AllowDirect: true, DenyDelete: true, lasting: bucket == wire.BucketChannels,
 			AllowMsgTTL: bucket == wire.BucketMembership, // what is left of a row that was removed
 		}
 		if bucket == wire.BucketPresence {
@@ -93,6 +93,8 @@ func (want messageStore) unfit(have messageStore) string {
 		return fmt.Sprintf("a record of it lives %s, not %s", have.MaxAge, want.MaxAge)
 	case have.AllowDirect && !want.AllowDirect:
 		return "it answers direct reads"
+	case want.MaxMsgsPerSubject == 1 && have.MaxMsgsPerSubject != 1:
+		return "it keeps more than one value of a key"
 	}
 	return ""
 }

@@ -165,6 +165,7 @@ func TestAStreamThatCannotServeIsRefused(t *testing.T) {
 		"its subjects are":           {Name: "CHAT_main", Subjects: []string{"cotal.main.chat.*.*.dev"}},
 		"its retention is workqueue": {Name: "DM_main", Subjects: []string{"cotal.main.inst.>"}, Retention: nats.WorkQueuePolicy},
 		"a record of it lives 1m0s":  {Name: "KV_cotal_presence_main", Subjects: []string{"$KV.cotal_presence_main.>"}, MaxAge: time.Minute, MaxMsgsPerSubject: 1},
+		"it keeps more than one":     {Name: "KV_cotal_membership_main", Subjects: []string{"$KV.cotal_membership_main.>"}, MaxMsgsPerSubject: 5}, // what was removed would be back
 		"it answers direct reads":    {Name: "DM_main", Subjects: []string{"cotal.main.inst.>"}, AllowDirect: true},
 	} {
 		t.Run(name, func(t *testing.T) {

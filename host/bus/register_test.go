@@ -179,6 +179,8 @@ func TestATakeoverFencesTheIncarnationBefore(t *testing.T) {
 }
 
 // Wherever a host died while it registered, the next one goes on under the same operation.
+//
+// proves: RECON-11
 func TestARegistrationLeftHalfDoneIsFinished(t *testing.T) {
 	br := startBroker(t, t.TempDir(), 0)
 	b := connectBus(t, bus.Config{InProcess: br.InProcess()})

@@ -54,6 +54,8 @@ type Deps struct {
 	// Registry knows the instances of this endpoint.
 	Registry Registry
 	Slots    Slots // nil: an open space
+	// Instance is the one that answers.
+	Instance string
 	Policy   Policy
 	Authz    authz.Policy // what a caller may see; the zero value is that of an open space
 }

@@ -54,20 +54,21 @@ func (d Deps) observed(ctx context.Context, name string, err error) error {
 	case !found:
 		return err
 	}
-	return wire.Refuse(wire.CodeFailedPrecondition, "%s", slotWords(slot)).With(wire.DetailSlotObservation, map[string]any{
-		"name": name, "ownerInstanceId": slot.ManagerInstanceID, "slotLifecycleUid": slot.SlotLifecycleUID, "slotPhase": slot.SlotPhase,
+	return wire.Refuse(wire.CodeFailedPrecondition, "%s", slotWords(slot, d.Instance)).With(wire.DetailSlotObservation, map[string]any{
+		"name": name, "ownerInstanceId": slot.ManagerInstanceID, "answeringInstanceId": d.Instance, "slotLifecycleUid": slot.SlotLifecycleUID, "slotPhase": slot.SlotPhase,
 		"headState": slot.HeadState, "sibling": slot.Sibling,
 	})
 }
 
-// slotWords says in a sentence who holds a name.
-func slotWords(s wire.SlotRow) string {
+// slotWords says in a sentence who holds a name. here is the instance that answers: whoever asks the class does not know
+// which one that is.
+func slotWords(s wire.SlotRow, here string) string {
 	switch {
 	case s.Unreadable != "":
 		return fmt.Sprintf("no seat of this host is called %q, and the slot of that name cannot be read: %s", s.Name, s.Unreadable)
 	case s.Sibling:
-		return fmt.Sprintf("seat %q is another host's: its name is held by life %s (%s) of instance %s; ask that one, with --on %s",
-			s.Name, s.SlotLifecycleUID, s.SlotPhase, s.ManagerInstanceID, s.ManagerInstanceID)
+		return fmt.Sprintf("seat %q is another host's: instance %s answers here, and the name is held by life %s (%s) of instance %s; ask that one, with --on %s",
+			s.Name, here, s.SlotLifecycleUID, s.SlotPhase, s.ManagerInstanceID, s.ManagerInstanceID)
 	}
 	text := fmt.Sprintf("no seat of this host is called %q any more, and its name is still held by life %s (%s)", s.Name, s.SlotLifecycleUID, s.SlotPhase)
 	if s.Held != nil && s.Held.Reason != "" {

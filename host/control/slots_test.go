@@ -40,11 +40,12 @@ func slotGuarded(t *testing.T, s Slots, seats ...authz.Target) guarded {
 
 // A name that a slot holds is told from one that nobody has, and what cannot be read is neither.
 //
-// proves: SLOT-10
+// proves: SLOT-10, MULTI-3
 func TestANameThatASlotHoldsIsNotUnknown(t *testing.T) {
 	held := &shelf{rows: []wire.SlotRow{
 		{Name: "ending", SlotLifecycleUID: "l1", SlotPhase: wire.SlotTerminalizing, ManagerInstanceID: "i1", Held: &wire.SlotHold{Reason: "no proof"}},
 		{Name: "theirs", SlotLifecycleUID: "l2", SlotPhase: wire.SlotActive, ManagerInstanceID: "i2", Sibling: true},
+		{Name: "gone", SlotLifecycleUID: "l3", SlotPhase: wire.SlotActive, ManagerInstanceID: "i1"},
 		{Name: "bad", Unreadable: "it is no slot"},
 	}}
 	here := life("here", "local", "HERE", "")
@@ -59,6 +60,7 @@ func TestANameThatASlotHoldsIsNotUnknown(t *testing.T) {
 		"nobody has it":                       {held, "nobody", wire.CodeNotFound, `no seat is called "nobody"`, ""},
 		"an open space keeps no slots":        {nil, "ending", wire.CodeNotFound, "no seat is called", ""},
 		"a life that is ended holds it":       {held, "ending", wire.CodeFailedPrecondition, "still held by life l1 (terminalizing): no proof", wire.DetailSlotObservation},
+		"no seat that is here has it":         {held, "gone", wire.CodeFailedPrecondition, "still held by life l3 (active)", wire.DetailSlotObservation},
 		"a sibling has it":                    {held, "theirs", wire.CodeFailedPrecondition, "of instance i2; ask that one, with --on i2", wire.DetailSlotObservation},
 		"its slot is damaged":                 {held, "bad", wire.CodeFailedPrecondition, "cannot be read: it is no slot", wire.DetailSlotObservation},
 		"the slots cannot be read":            {&shelf{err: errors.New("away")}, "nobody", wire.CodeUnavailable, "whether a slot holds the name cannot be read: away", wire.DetailSlotReadFailed},

@@ -334,7 +334,7 @@ func TestTheLeaseOfAProcessThatIsProvedDeadIsTakenAtOnce(t *testing.T) {
 	}
 }
 
-// proves: START-10
+// proves: START-10, RECON-11, H11
 func TestTheLeaseOfALivingProcessIsRefusedByItsName(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -343,7 +343,7 @@ func TestTheLeaseOfALivingProcessIsRefusedByItsName(t *testing.T) {
 	h := r.holder("", "/work", 4, nil)
 	err := h.Acquire(t.Context())
 	if !errors.Is(err, lease.ErrHeld) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", p.cmd.Process.Pid)) || !strings.Contains(err.Error(), "/copy") ||
-		!strings.Contains(err.Error(), "pty") {
+		!strings.Contains(err.Error(), "pty") || !strings.Contains(err.Error(), "cotal-host stop --root /copy") {
 		t.Fatalf("it says %v", err)
 	}
 	p.signal(syscall.SIGTERM)

@@ -123,6 +123,8 @@ func New(cfg Config) (*Provisioner, error) {
 	switch {
 	case cfg.Auth == nil || cfg.Store == nil || cfg.Retire == nil:
 		return nil, errors.New("open provisioner: no authority, no store, or nobody who takes back")
+	case cfg.Store.Identity() == "":
+		return nil, errors.New("open provisioner: the secret store does not say which one it is")
 	case !wire.ValidUID(cfg.Instance):
 		return nil, fmt.Errorf("open provisioner: instance id %q is not 26 to 32 characters [a-z0-9]", cfg.Instance)
 	case cfg.Incarnation == "":

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/cotal-ai/cotal-host/host/bus"
 	"github.com/cotal-ai/cotal-host/host/provision"
@@ -387,12 +388,25 @@ func (b *barrier) reap(ctx context.Context) error {
 	return b.r.cfg.Reap(ctx, *b.slot.Runtime)
 }
 
-// unfile removes the credential's file, by the name that was recorded: two lives of one alias have two names.
+// unfile removes the credential's file, by the name that was recorded: two lives of one alias have two names. Where that
+// is not the one of this life, the file itself has to say that it is: beside it are the keys of the space, and the files of
+// other seats, and a row that was changed must not take them away.
 func (b *barrier) unfile(context.Context) error {
 	if b.slot == nil || b.slot.CredentialFile == "" {
 		return nil
 	}
-	return b.r.cfg.Store.Remove(b.slot.CredentialFile)
+	name := b.slot.CredentialFile
+	if name != trust.CredentialFile(b.r.cfg.Space, b.l.Alias, b.l.UID) {
+		_, key, err := trust.InFile(b.r.cfg.Store, name, b.l.Actor)
+		clear(key.Seed)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return fmt.Errorf("%w: the slot names the file %q, which is not that of this life: %w", bus.ErrCorrupt, name, err)
+		}
+	}
+	return b.r.cfg.Store.Remove(name)
 }
 
 // deprovision takes away what is named after the life, with a credential that reaches nothing else.

@@ -76,7 +76,7 @@ func TestASlotShowsWhoHoldsItsName(t *testing.T) {
 
 // What is listed is what holds names now, read with the credential that stays and writes no slot.
 //
-// proves: SLOT-1, SLOT-2
+// proves: SLOT-1, SLOT-2, MULTI-3
 func TestSlotsAreThoseThatAreNotRetired(t *testing.T) {
 	r := newRig(t)
 	ctx, cancel := limit(t)

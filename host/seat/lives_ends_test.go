@@ -223,7 +223,7 @@ func TestTheNextHostRetiresASeatThatDiedMeanwhile(t *testing.T) {
 
 // All seats at once, as by a host that stops with its agents.
 //
-// proves: DOWN-18
+// proves: DOWN-18, STOP-3
 func TestAStopOfAllSeatsLeavesNothingOnTheMesh(t *testing.T) {
 	w := newWorld(t)
 	m := w.authenticate()

@@ -478,6 +478,8 @@ func TestNoSeatIsStartedWhileItIsNotKnownWhichOnesRun(t *testing.T) {
 }
 
 // A stop whose runtime failed once goes on by itself: its cause is durable, and nobody has to ask again.
+//
+// proves: STOP-12
 func TestAStopThatFailedIsTriedAgain(t *testing.T) {
 	w := newWorld(t)
 	acc := w.run("later", `[{"hang": true}]`)

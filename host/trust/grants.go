@@ -177,6 +177,9 @@ func (g *grants) setUp() {
 		g.publish(api("STREAM.CREATE." + s))
 		g.info(s)
 	}
+	for _, b := range []wire.Bucket{wire.BucketPresence, wire.BucketChannels, wire.BucketMembership, wire.BucketManager} {
+		g.publish(api("STREAM.UPDATE." + g.kv(b))) // those that somebody else made may allow rollups
+	}
 	g.publish(g.key(wire.BucketChannels, wire.DefaultsKey))
 	g.read(g.kv(wire.BucketChannels))
 }

@@ -174,6 +174,9 @@ func newKeyring(store SecretStore, space string) (*Keyring, error) {
 	if !wire.ValidSpace(space) {
 		return nil, fmt.Errorf("open keys: space %q is not 1 to 64 characters [A-Za-z0-9_-]", space)
 	}
+	if store.Identity() == "" {
+		return nil, errors.New("open keys: the secret store does not say which one it is")
+	}
 	return &Keyring{store: store, space: space, now: time.Now}, nil
 }
 

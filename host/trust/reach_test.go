@@ -430,7 +430,9 @@ func judge(t *testing.T, got map[string][]string) {
 			t.Errorf("no class matches %q", pattern)
 		}
 	}
-	only(`^pub api STREAM\.(UPDATE|DELETE|SNAPSHOT|RESTORE|LEADER|PEER)`)
+	only(`^pub api STREAM\.(DELETE|SNAPSHOT|RESTORE|LEADER|PEER)`)
+	only(`^pub api STREAM\.UPDATE\.(CHAT|DM|TASK|EPF|EPJ|EPW|EPE|EPR|EPT|EPT_REQ|EPC|WFJ|KV_records|KV_auth|other)$`)
+	only(`^pub api STREAM\.UPDATE`, "set-up")
 	only(`^pub api STREAM\.MSG\.DELETE\.(EPF|KV_records)$`, "eraser")
 	only(`^pub api STREAM\.MSG\.DELETE\.(CHAT|DM|TASK|EPJ|EPW|EPE|EPR|EPT|EPT_REQ|EPC|WFJ|KV_auth|KV_presence|KV_channels|KV_membership|KV_manager|other)$`)
 	only(`^pub api STREAM\.CREATE`, "set-up")

@@ -290,6 +290,8 @@ func TestARowEndsWithItsCredential(t *testing.T) {
 
 // A host that takes over ends what the one before it holds, a copy of it included, before it is registered; and
 // nothing of its own.
+//
+// proves: RECON-11
 func TestATakeoverEndsTheCredentialsOfTheIncarnationBefore(t *testing.T) {
 	r := newRig(t)
 	before := r.mint(Request{Profile: Supervisor, Scope: Scope{Epoch: 1}})

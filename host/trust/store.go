@@ -17,7 +17,8 @@ import (
 // SecretStore keeps keys and credentials by name. A name is one to three segments of [A-Za-z0-9._-], joined
 // by slashes. All methods may be called at once, by several processes.
 type SecretStore interface {
-	// Identity says which store this is, so that two processes can tell whether they share it. It is no secret.
+	// Identity says which store this is, so that two processes can tell whether they share it. It is no secret,
+	// and never empty: a store that does not say it is refused.
 	Identity() string
 	// Read returns a secret. Errors: fs.ErrNotExist; anything else means that it is there and cannot be used,
 	// or that this cannot be known.

@@ -539,6 +539,8 @@ func TestSeatsOfOtherRuntimesAreLeftAlone(t *testing.T) {
 }
 
 // Nothing secret of a launch is in a command line, in tmux's environment, or on disk.
+//
+// proves: G9
 func TestSecretsOfALaunchAreNowhere(t *testing.T) {
 	r := newRig(t)
 	q := r.shell(`printf %s "$SECRET" > {work}/got; while :; do sleep 600; done`)

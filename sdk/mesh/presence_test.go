@@ -244,7 +244,7 @@ func TestRecordsUnderTheWrongKeyAreDropped(t *testing.T) {
 	}
 }
 
-// proves: SEAT-2
+// proves: SEAT-2, I1
 func TestParticipantsComeBackAfterTheServerWasAway(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -297,7 +297,7 @@ func verdicts(ctx context.Context, r *mesh.Roster, principal string) []string {
 
 // The bucket is deleted and made anew under everybody: the server says nothing about it to a watch.
 //
-// proves: SEAT-2
+// proves: SEAT-2, I1
 func TestAWatchThatWasCutSilentlyIsNoticed(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

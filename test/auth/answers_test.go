@@ -4,10 +4,14 @@ package auth
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
+	"github.com/cotal-ai/cotal-host/host/trust"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/busy"
 )
@@ -96,4 +100,54 @@ func TestAttack_AnAnswerThatIsSentElsewhereChangesNothing(t *testing.T) {
 		}
 	}
 	r.CLI("stop", "hers").OK() // of her nothing was spoiled
+}
+
+// A write of one row that is to take away all others of its bucket takes none away, and neither does any other way to
+// write the header. An agent could so take away everybody's presence, the host's among them, and who held the host's
+// own lease those of all hosts.
+func TestAttack_AWriteOfOnesOwnRowClearsNobodyElses(t *testing.T) {
+	t.Parallel()
+	r, mine, hers := agents(t)
+	me, she := callerOf(t, mine), callerOf(t, hers)
+	_, text := r.credential(mine)
+	th, err := r.steal(text, me)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := r.still()
+	for _, who := range []struct {
+		th  *thief
+		row string
+	}{
+		{th, r.kv(wire.BucketPresence, me.Principal())},
+		{r.minted(t, trust.Request{Profile: trust.Leaseholder}), r.kv(wire.BucketManager, r.instance)},
+	} {
+		tries := 0
+		for _, header := range []string{"Nats-Rollup", "nats-rollup", "NATS-ROLLUP"} {
+			for _, how := range []string{"all", " all", "ALL", "sub, all"} {
+				m := &nats.Msg{Subject: who.row, Header: nats.Header{header: {how}}, Data: []byte(`{}`)}
+				if header == "Nats-Rollup" && how == "all" {
+					m.Header.Add(header, "sub")
+				}
+				if err := who.th.PublishMsg(m); err != nil {
+					t.Fatal(err)
+				}
+				tries++
+			}
+		}
+		if refused := who.th.take(t); len(refused) != tries {
+			t.Errorf("%s: %d of %d were refused: %v", who.row, len(refused), tries, refused)
+		}
+	}
+	now := r.census()
+	for name := range before {
+		if strings.HasPrefix(name, "row ") && !strings.Contains(name, me.Principal()) {
+			if _, ok := now[name]; !ok {
+				t.Errorf("%s is gone", name)
+			}
+		}
+	}
+	if here := r.presences(); !slices.Contains(here, she.Principal()) || len(here) < 3 {
+		t.Errorf("present are %v", here)
+	}
 }

@@ -191,6 +191,8 @@ func TestRepair_ABrokerThatIsBackWithItsStoreNeedsNone(t *testing.T) {
 
 // A broker that comes back without its store has lost who everybody is. Seats are kept, nothing new is begun, and the reason
 // and the repair are told, until everything is made again.
+//
+// proves: I8
 func TestRepair_ABrokerThatLostItsStoreUnderAHostThatRuns(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, true)

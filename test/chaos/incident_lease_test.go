@@ -16,6 +16,8 @@ import (
 
 // TestIncident_TwoFirstStartsAtOnceAreOneInstance: starts of an empty workspace at the same time once gave it two
 // identities. One of them has it, the others name it and end, and the identity stays.
+//
+// proves: H5
 func TestIncident_TwoFirstStartsAtOnceAreOneInstance(t *testing.T) {
 	t.Parallel()
 	w := harness.New(t)

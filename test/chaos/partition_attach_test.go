@@ -72,6 +72,8 @@ func (v *viewer) state() (output string, backs, losses, unsure int) {
 // TestAnAttachOutlivesTheWeather: a terminal over the mesh while it, its host, and its broker are cut off, and
 // the broker restarts. It comes back each time and shows what the seat prints; no key is typed twice, none that was
 // refused is typed, and as many as were lost it said that it is not sure of.
+//
+// proves: I5
 func TestAnAttachOutlivesTheWeather(t *testing.T) {
 	length := partition()
 	t.Parallel() // most of it is waiting

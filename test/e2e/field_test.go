@@ -80,6 +80,8 @@ func TestFieldA6_PluginsEndWithTheirHostAndAreNeverDoubled(t *testing.T) {
 }
 
 // TestFieldA13_PluginsAndAgentsSeeAnAllowListOfTheHostsEnvironment.
+//
+// proves: G11
 func TestFieldA13_PluginsAndAgentsSeeAnAllowListOfTheHostsEnvironment(t *testing.T) {
 	t.Parallel()
 	w := harness.New(t)
@@ -170,6 +172,8 @@ func TestFieldB15_AWrapperThatExitsLeavesNoOrphan(t *testing.T) {
 }
 
 // TestFieldC1_EveryWayOfStoppingTheHostSparesSeatsAndSaysSo, but for the one that is told otherwise.
+//
+// proves: STOP-3
 func TestFieldC1_EveryWayOfStoppingTheHostSparesSeatsAndSaysSo(t *testing.T) {
 	routes := map[string]func(w *harness.World, h *harness.Host){
 		"SIGTERM":              func(_ *harness.World, h *harness.Host) { h.Signal(syscall.SIGTERM) },

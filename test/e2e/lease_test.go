@@ -159,6 +159,8 @@ func TestFieldH4_AStopAndAStartAtOnce(t *testing.T) {
 
 // A host that cannot renew its lease starts nothing new once it is over, says so, and keeps everything that runs: seats
 // are seen, stopped and typed into. It has its lease again by itself.
+//
+// proves: I6
 func TestAHostThatCannotRenewItsLeaseStartsNothingNew(t *testing.T) {
 	t.Parallel()
 	w := harness.New(t)

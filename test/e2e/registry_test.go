@@ -17,6 +17,8 @@ import (
 
 // Two hosts of one space are found by whoever asks everybody. One that was killed is missed and not waited for,
 // and is the registered one again as soon as it is back, with a later epoch; one that was stopped is not expected.
+//
+// proves: STOP-11
 func TestHostsOfASpaceAreFoundMissedAndForgotten(t *testing.T) {
 	t.Parallel()
 	const token = "0123456789abcdef0123456789abcdef"
