@@ -91,6 +91,9 @@ func (h *Host) openKeys(ctx context.Context) error {
 		a.keys, err = h.ownKeys(ctx, from)
 	} else {
 		a.keys, err = trust.OpenKeyring(from, h.cfg.Space)
+		if err == nil && h.cfg.Keys != "" {
+			err = h.journal.SetKnown(ctx, keysKey+h.cfg.Space) // a start without --keys makes none of its own
+		}
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return noKeys(from.Dir())
@@ -104,6 +107,23 @@ func (h *Host) openKeys(ctx context.Context) error {
 	}
 	a.scope = accountScope(b)
 	h.auth = a
+	return h.sameBroker()
+}
+
+// sameBroker refuses to start a broker here for a workspace whose space is on one elsewhere: it would be empty, and seats
+// that live are on the other one.
+func (h *Host) sameBroker() error {
+	facts, err := wire.StreamName(wire.StreamFact, h.cfg.Space)
+	if err != nil || h.cfg.Server != "" || h.inst.Port != 0 || hasStreams(filepath.Join(h.inst.Dir, authStore), "A*") {
+		return err
+	}
+	elsewhere, err := h.journal.Known(h.auth.scope + facts)
+	if err != nil {
+		return fmt.Errorf("ask the journal for a broker: %w", err)
+	}
+	if elsewhere {
+		return fmt.Errorf("workspace %s was served on a broker elsewhere, and has none of its own: name that one with --server; no seat was touched", h.cfg.Root)
+	}
 	return nil
 }
 
@@ -120,7 +140,7 @@ func (h *Host) ownKeys(ctx context.Context, store *trust.FileStore) (*trust.Keyr
 	keys, err := trust.OpenKeyring(store, h.cfg.Space)
 	if errors.Is(err, fs.ErrNotExist) {
 		if had || trust.ToldOf(filepath.Join(h.inst.Dir, authStore, accountsDir), h.cfg.Space) {
-			return nil, fmt.Errorf("the keys of space %s are gone from %s (%v): restore them from a backup, and nothing is lost; "+
+			return nil, fmt.Errorf("the keys of space %s are gone from %s (%v): restore them from a backup, and nothing is lost; or name the workspace that has them with --keys, if this one was served so; "+
 				"to begin anew without them, and without what the space has stored, end the seats that live and move .cotal/host and .cotal/auth away; no seat was touched",
 				h.cfg.Space, store.Dir(), err)
 		}

@@ -61,3 +61,27 @@ func TestNobodyIsToldToRemoveTheCredentialOfALifeThatHasASlot(t *testing.T) {
 		t.Errorf("that of nobody: %+v", f)
 	}
 }
+
+// Who starts a host again as it says itself, without the flags of the first start, begins no other space beside the one
+// in which the seats live.
+func TestAWorkspaceOfABrokerElsewhereIsNotServedOnOneOfItsOwn(t *testing.T) {
+	first := serve(t, Config{Root: t.TempDir()})
+	root := t.TempDir()
+	second := serve(t, Config{Root: root, Server: first.h.url, Keys: first.root})
+	if err := second.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := refused(t, Config{Root: root}); !strings.Contains(err.Error(), "--keys") {
+		t.Errorf("without keys: %v", err)
+	}
+	if err := refused(t, Config{Root: root, Keys: first.root}); !strings.Contains(err.Error(), "--server") {
+		t.Errorf("without the broker: %v", err)
+	}
+	if _, err := os.Lstat(filepath.Join(root, ".cotal", "auth", "broker.json")); err == nil {
+		t.Error("keys were made by a host that was refused")
+	}
+	if hasStreams(filepath.Join(second.h.inst.Dir, authStore), "A*") {
+		t.Error("a store was made by a host that was refused")
+	}
+	serve(t, Config{Root: root, Server: first.h.url, Keys: first.root})
+}

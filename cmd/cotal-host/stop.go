@@ -285,10 +285,45 @@ func (s *stopper) command(ctx context.Context) (wire.ShutdownReply, error) {
 		s.hadErr = s.remember(ctx, c)
 	}
 	s.sent = true
-	err = c.Manager(ctx, mesh.Call{
+	living, end := s.whileItLives(ctx)
+	defer end()
+	err = c.Manager(living, mesh.Call{
 		Command: wire.CmdShutdown, Instance: instanceID, Deadline: wait, Args: wire.ShutdownArgs{WithAgents: s.withAgents},
 	}, &reply)
+	if err != nil && errors.Is(context.Cause(living), errHostDied) {
+		err = errHostDied
+	}
 	return reply, err
+}
+
+// errHostDied: a broker of its own goes on without the host, and nobody would say that no answer comes any more.
+var errHostDied = errors.New("its process ended before it answered")
+
+// whileItLives is ctx, which ends when the process of the host has ended and an answer that it still gave would have come.
+func (s *stopper) whileItLives(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if s.running.PID == 0 || !s.running.Verified {
+		return ctx, func() { cancel(nil) }
+	}
+	go func() {
+		t := time.NewTicker(deathWait)
+		defer t.Stop()
+		for dead := false; !dead; {
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				return
+			}
+			l, _ := seat.Check(s.identity())
+			dead = l == seat.Dead
+		}
+		select {
+		case <-t.C: // the next one: an answer is on its way no longer than that
+			cancel(errHostDied)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
 }
 
 // remember asks the host which seats it has.
