@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cotal-ai/cotal-host/host/broker"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
+	"github.com/cotal-ai/cotal-host/test/busy"
 )
 
 // kindOf is the kind of a row by its name in a footprint.
@@ -27,6 +29,10 @@ func ending(row string) bool { return strings.HasPrefix(row, "(ends) ") }
 func (r *rig) compare(before footprint, want map[string]int) {
 	r.t.Helper()
 	after := r.footprint()
+	// The server may learn a moment later that a connection has been closed.
+	for end := time.Now().Add(busy.Limit(5 * time.Second)); !slices.Equal(before.Conns, after.Conns) && time.Now().Before(end); {
+		after = r.footprint()
+	}
 	got := map[string]int{}
 	for _, row := range after.Rows {
 		if !ending(row) && !slices.Contains(before.Rows, row) {

@@ -123,7 +123,7 @@ var table = []profile{
 		needs: []field{fPast}, grant: (*grants).farewell,
 	},
 	{
-		name: SetUp, duty: "makes missing streams and buckets of the space", life: evictorLife, unregistered: true,
+		name: SetUp, duty: "makes missing streams and buckets of the space; takes rollups from buckets of presence, channels, membership and leases that somebody else made", life: evictorLife, unregistered: true,
 		grant: (*grants).setUp,
 	},
 	{
