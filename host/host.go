@@ -74,6 +74,7 @@ type Host struct {
 	broker  *broker.Broker // nil with an external server
 	bus     *bus.Bus
 	service *bus.Service
+	asked   bus.Asked // whether many wait for its answers
 	catalog *catalog.Catalog
 	auth    *authority  // nil in an open space
 	self    wire.Caller // who this host is
@@ -271,7 +272,7 @@ func (h *Host) boot(ctx context.Context) error {
 	h.seats = seat.New(seat.Config{
 		InstanceID: h.inst.ID, Space: h.cfg.Space, Epoch: h.inst.Epoch, Root: h.cfg.Root, SeatRoot: h.cfg.SeatRoot,
 		EndedDir: filepath.Join(h.inst.Dir, "ended"), Runtime: h.runtimeName(), Servers: h.url, MaxSeats: h.cfg.MaxSeats, Cooling: cmp.Or(*h.cfg.Cooling, -1), Journal: h.journal, Goals: h.goals,
-		Plugins: live, Lease: permit{h.lease, func() bool { return h.registration.Load() != nil }}, Roster: meshView{h.mesh.roster}, Lives: lives, Material: material(h.url, h.tokenFile), Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Policy: authz.Policy{EventsRequired: settings.EventsRequired}, Agent: settings.DefaultAgent,
+		Plugins: live, Busy: h.asked.Much, Lease: permit{h.lease, func() bool { return h.registration.Load() != nil }}, Roster: meshView{h.mesh.roster}, Lives: lives, Material: material(h.url, h.tokenFile), Log: h.log.Named("seat"), EnvAllow: settings.SpawnEnv, Policy: authz.Policy{EventsRequired: settings.EventsRequired}, Agent: settings.DefaultAgent,
 	})
 	if rerr != nil {
 		// Seats that live need an owner more than new ones need a runtime: serve what can be served.
@@ -376,7 +377,7 @@ func (h *Host) serve(ctx context.Context, runtimeErr error) error {
 	h.openGoals(h.fenced)
 	h.service, err = h.bus.Serve(ctx, bus.EndpointConfig{
 		Space: h.cfg.Space, Endpoint: wire.EndpointManager, InstanceID: h.inst.ID, Epoch: h.inst.Epoch,
-		Contract: contract, Commands: commands, Log: h.log.Named("control"),
+		Contract: contract, Commands: commands, Asked: &h.asked, Log: h.log.Named("control"),
 	})
 	if err != nil {
 		return err

@@ -150,7 +150,9 @@ type EndpointConfig struct {
 	// MaxReads is how many reads run at once, with a target and without; default 16 of each.
 	MaxReads  int
 	MaxQueued int
-	Log       hclog.Logger
+	// Asked is told of every read that is carried out. May be nil.
+	Asked *Asked
+	Log   hclog.Logger
 }
 
 // Service is an endpoint being served.

@@ -55,6 +55,9 @@ func (s *Service) receive(m *nats.Msg) {
 		s.refuse(req, wire.Refuse(wire.CodeUnavailable, "this host is stopping"))
 		return
 	}
+	if cmd.Read && s.cfg.Asked != nil {
+		s.cfg.Asked.note()
+	}
 	g := s.gateOf(cmd)
 	if !g.enter() {
 		s.running.Done()

@@ -57,12 +57,13 @@ type Config struct {
 	Goals    *goal.Store
 	Plugins  Plugins
 	Log      hclog.Logger
-	Environ  []string // the host's environment; default os.Environ()
-	EnvAllow []string // extra variables the operator lets agents see, by name
-	Agent    string   // default connector; default "claude"
-	Roster   Roster   // who is on the mesh; nil: nobody knows
-	Lease    Lease    // what this host may start processes by; nil: always
-	Lives    Lives    // what seats have on the mesh; nil: they have no credentials of their own, as in an open space
+	Environ  []string    // the host's environment; default os.Environ()
+	EnvAllow []string    // extra variables the operator lets agents see, by name
+	Agent    string      // default connector; default "claude"
+	Roster   Roster      // who is on the mesh; nil: nobody knows
+	Lease    Lease       // what this host may start processes by; nil: always
+	Busy     func() bool // whether others wait for answers of this host, to whom launches leave room; nil: never
+	Lives    Lives       // what seats have on the mesh; nil: they have no credentials of their own, as in an open space
 	Policy   authz.Policy
 
 	Health   time.Duration // between two looks at what running seats depend on; default 5 s
@@ -138,7 +139,7 @@ func New(cfg Config) *Set {
 	}
 	life, quit := context.WithCancel(context.Background())
 	return &Set{
-		cfg: cfg, life: life, quit: quit, pace: newPace(), adopting: make(chan struct{}, adoptLimit),
+		cfg: cfg, life: life, quit: quit, pace: newPace(cfg.Busy), adopting: make(chan struct{}, adoptLimit),
 		byID: map[string]*actor{}, byAlias: map[string]*actor{}, spawning: map[goal.Key]*actor{}, foreign: map[string]int{},
 		cap: capacity{max: cfg.MaxSeats, cool: max(0, cfg.Cooling)},
 	}
