@@ -21,9 +21,9 @@ func TestFateOfATerminal(t *testing.T) {
 		age  time.Duration
 		want fate
 	}{
-		"a young one stays whole":                   {whole, mine, retention - 1, fateStay},
-		"one of the retention's age loses its data": {whole, mine, retention, fateEvict},
-		"what is left of it stays for the horizon":  {whole.Evict(), mine, wire.IdempotencyHorizon - 1, fateStay},
+		"a young one stays whole":                       {whole, mine, retention - 1, fateStay},
+		"one of the retention's age loses its data":     {whole, mine, retention, fateEvict},
+		"what is left of it stays for the horizon":      {whole.Evict(), mine, wire.IdempotencyHorizon - 1, fateStay},
 		"then it goes":                                  {whole.Evict(), mine, wire.IdempotencyHorizon, fateDrop},
 		"another host's is its own affair":              {whole, theirs, 1000 * time.Hour, fateStay},
 		"also what is left of it":                       {whole.Evict(), theirs, 1000 * time.Hour, fateStay},
