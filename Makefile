@@ -78,9 +78,12 @@ test-tools:
 	@go run ./test/agents/cmd/fetch-agents
 
 # The tests start the binaries of ./bin, which were built as they are shipped; the race detector
-# watches everything that runs inside the test processes.
+# watches everything that runs inside the test processes. Everything is compiled before the first test runs: a compiler
+# beside them takes the machine from what they start.
 test: build test-tools ## install what the tests need, vet, and run every test with the race detector
 	go vet $(PKG)
+	@echo 'compile the tests'
+	@CGO_ENABLED=1 go list -race -test -export -deps $(PKG) >/dev/null
 	COTAL_TEST_BIN='$(CURDIR)/bin' CGO_ENABLED=1 $(TOOL) gotestsum --format standard-quiet \
 	  --post-run-command .ci/counts -- \
 	  -race -shuffle=on -timeout 25m -p $(ATONCE) $(if $(RUN),-run '$(RUN)') \
