@@ -5,7 +5,6 @@ package pty
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -44,14 +43,20 @@ var floods = map[string]string{
 	"cells and tabs": "\r\x1b[@\x1b[P\x1b[999I\x1b[999Z\x1bH",
 }
 
-func flood(kind string) {
+// flood writes one kind after the other, 64 KiB of each, for as long as somebody reads.
+func flood(kinds string) {
 	// A kernel that shares the processor among sessions gives each of twenty flooders as much of it as all other
 	// tests of the machine together. They flood with what is left over; a kernel that does not share has no such file.
 	_ = os.WriteFile("/proc/self/autogroup", []byte("19"), 0)
-	p := []byte(strings.Repeat(floods[kind], 64<<10/len(floods[kind])))
+	var texts [][]byte
+	for kind := range strings.SplitSeq(kinds, ",") {
+		texts = append(texts, []byte(strings.Repeat(floods[kind], 64<<10/len(floods[kind]))))
+	}
 	for {
-		if _, err := os.Stdout.Write(p); err != nil {
-			os.Exit(0)
+		for _, p := range texts {
+			if _, err := os.Stdout.Write(p); err != nil {
+				os.Exit(0)
+			}
 		}
 	}
 }
@@ -87,7 +92,11 @@ func TestManyFloodingSeatsNeverKillTheMirror(t *testing.T) {
 	for i := range many {
 		q := r.spec("")
 		q.Launch.Path, q.Launch.Args = self, nil
-		q.Launch.Env = append(q.Launch.Env, fmt.Sprintf("%s=%s", flooderEnv, kinds[i%len(kinds)]))
+		var its []string // every kind is some seat's
+		for k := i % len(kinds); k < len(kinds); k += many {
+			its = append(its, kinds[k])
+		}
+		q.Launch.Env = append(q.Launch.Env, flooderEnv+"="+strings.Join(its, ","))
 		r.spawn(q)
 		seats = append(seats, q)
 	}
