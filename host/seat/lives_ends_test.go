@@ -87,15 +87,7 @@ func TestTheNextHostEndsALaunchThatWasCutShort(t *testing.T) {
 		"host.spawn.handle-persisted": true, "host.provision.active": true,
 	} {
 		alias := strings.NewReplacer(".", "_", "-", "_").Replace(fp)
-		gate := filepath.Join(w.dir, alias)
-		if err := failpoint.Arm(fp + "=pause(" + gate + ")"); err != nil {
-			t.Fatal(err)
-		}
-		id := wire.NewID()
-		if _, err := w.spawn(id, w.args(alias, `[{"hang": true}]`)); err != nil {
-			t.Fatalf("%s: %v", fp, err)
-		}
-		w.eventually(fp+" is reached", func() (bool, string) { _, err := os.Stat(gate + ".reached"); return err == nil, "" })
+		id, _, gate := w.heldAt(fp, alias)
 		over := make(chan struct{})
 		go func() { defer close(over); w.crash() }()
 		w.eventually("the host is on its way out", func() (bool, string) {
@@ -311,16 +303,7 @@ func TestASweepNeverEndsALifeThatASeatHas(t *testing.T) {
 	}
 	t.Cleanup(failpoint.Disarm)
 	for _, fp := range []string{"host.provision.slot", "host.provision.filed", "host.spawn.spawned", "host.spawn.committed"} {
-		gate := filepath.Join(w.dir, fp)
-		if err := failpoint.Arm(fp + "=pause(" + gate + ")"); err != nil {
-			t.Fatal(err)
-		}
-		id := wire.NewID()
-		acc, err := w.spawn(id, w.args("worker", `[{"hang": true}]`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.eventually(fp+" is reached", func() (bool, string) { _, err := os.Stat(gate + ".reached"); return err == nil, "" })
+		id, acc, gate := w.heldAt(fp, "worker")
 		if last := sweep(); last.Adopted != 1 || last.Attempted != 0 {
 			t.Errorf("%s: the sweep: %+v", fp, last)
 		}

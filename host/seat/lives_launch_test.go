@@ -112,16 +112,7 @@ func TestAStopOfALaunchLeavesNothingOnTheMesh(t *testing.T) {
 	m := w.authenticate()
 	t.Cleanup(failpoint.Disarm)
 	for _, fp := range []string{"host.provision.slot", "host.provision.activated", "host.provision.minted", "host.provision.active"} {
-		gate := filepath.Join(w.dir, fp)
-		if err := failpoint.Arm(fp + "=pause(" + gate + ")"); err != nil {
-			t.Fatal(err)
-		}
-		id := wire.NewID()
-		acc, err := w.spawn(id, w.args("worker", `[{"hang": true}]`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.eventually(fp+" is reached", func() (bool, string) { _, err := os.Stat(gate + ".reached"); return err == nil, "" })
+		id, acc, gate := w.heldAt(fp, "worker")
 		s := m.slot("worker")
 		stopped := make(chan error, 1)
 		go func() { _, err := w.stop(acc, false); stopped <- err }()

@@ -17,6 +17,7 @@ import (
 	"github.com/cotal-ai/cotal-host/host/retire"
 	"github.com/cotal-ai/cotal-host/host/trust"
 	"github.com/cotal-ai/cotal-host/sdk"
+	"github.com/cotal-ai/cotal-host/sdk/failpoint"
 	"github.com/cotal-ai/cotal-host/sdk/wire"
 	"github.com/cotal-ai/cotal-host/test/busy"
 )
@@ -267,4 +268,20 @@ func TestTheNextHostGoesOnWithTheLifeOfASeat(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.nothingLeft("a stop by the next host", s)
+}
+
+// heldAt launches a seat as far as a failpoint, which is passed once the file gate is there.
+func (w *world) heldAt(fp, alias string) (id string, acc wire.Acceptance, gate string) {
+	w.t.Helper()
+	gate = filepath.Join(w.dir, fp)
+	if err := failpoint.Arm(fp + "=pause(" + gate + ")"); err != nil {
+		w.t.Fatal(err)
+	}
+	id = wire.NewID()
+	acc, err := w.spawn(id, w.args(alias, `[{"hang": true}]`))
+	if err != nil {
+		w.t.Fatalf("%s: %v", fp, err)
+	}
+	w.eventually(fp+" is reached", func() (bool, string) { _, err := os.Stat(gate + ".reached"); return err == nil, "" })
+	return id, acc, gate
 }
